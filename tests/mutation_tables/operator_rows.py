@@ -105,8 +105,8 @@ SHELL_MUTATIONS = (
     Mutation(
         "take a Job of that name for the preparation of the TrainingJob",
         f"{CORE}/observe/ownership.py",
-        "== wanted and owner_uid(job) == uid), None)\n",
-        "== wanted), None)\n",
+        "== expected and owner_uid(job) == uid), None)\n",
+        "== expected), None)\n",
         ("tests/core/observe/test_ownership.py",),
     ),
     Mutation(

@@ -18,8 +18,8 @@ DATA_HASH = "dataHash"
 
 def hash_data(manifest: Manifest) -> str:
     """Return the hash of a ConfigMap's data, for a full or a trimmed manifest."""
-    kept = manifest.get(DATA_HASH)
-    return str(kept) if kept else hash_text(json.dumps(manifest.get("data"), sort_keys=True))
+    stored_hash = manifest.get(DATA_HASH)
+    return str(stored_hash) if stored_hash else hash_text(json.dumps(manifest.get("data"), sort_keys=True))
 
 
 def hash_text(content: str) -> str:

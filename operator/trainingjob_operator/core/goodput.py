@@ -79,12 +79,14 @@ def unsuspended_seconds(goodput: Goodput) -> float:
 
 
 def _add_seconds(goodput: Goodput, bucket: str, seconds: float) -> Goodput:
-    spent = dict(goodput.seconds)
-    spent[bucket or Bucket.STARTING] = max(round(spent.get(bucket or Bucket.STARTING, 0.0) + seconds, 3), 0.0)
-    return goodput.model_copy(update={"seconds": spent, "ratio": _training_ratio(spent)})
+    seconds_by_bucket = dict(goodput.seconds)
+    seconds_by_bucket[bucket or Bucket.STARTING] = max(
+        round(seconds_by_bucket.get(bucket or Bucket.STARTING, 0.0) + seconds, 3), 0.0
+    )
+    return goodput.model_copy(update={"seconds": seconds_by_bucket, "ratio": _training_ratio(seconds_by_bucket)})
 
 
-def _training_ratio(spent: dict[str, float]) -> float:
+def _training_ratio(seconds_by_bucket: dict[str, float]) -> float:
     """Return the share of training time. Suspended time is excluded."""
-    total = sum(seconds for bucket, seconds in spent.items() if bucket != Bucket.SUSPENDED)
-    return round(spent.get(Bucket.TRAINING, 0.0) / total, 4) if total > 0 else 0.0
+    total = sum(seconds for bucket, seconds in seconds_by_bucket.items() if bucket != Bucket.SUSPENDED)
+    return round(seconds_by_bucket.get(Bucket.TRAINING, 0.0) / total, 4) if total > 0 else 0.0

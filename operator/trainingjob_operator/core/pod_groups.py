@@ -13,9 +13,9 @@ KNOWN_VERSIONS = ("v1beta1", "v1alpha3", "v1alpha2")
 """Versions of PodGroups, the newest first. Kubernetes 1.37 serves the first two, and 1.36 the last."""
 
 
-def select_version(served: Collection[str]) -> str:
+def select_version(served_versions: Collection[str]) -> str:
     """Return the newest known version among those that the API server serves. Empty: none."""
-    return next((version for version in KNOWN_VERSIONS if version in served), "")
+    return next((version for version in KNOWN_VERSIONS if version in served_versions), "")
 
 
 def count_gang_pods(plan: Plan, num_slices: int) -> int:
@@ -28,12 +28,13 @@ def count_gang_pods(plan: Plan, num_slices: int) -> int:
     return num_pods if num_pods > 1 and not plan.spec.scheduling.queue_name else 0
 
 
-def describe_unknown_versions(plan: Plan, served: Collection[str]) -> tuple[str, ...]:
+def describe_unknown_versions(plan: Plan, served_versions: Collection[str]) -> tuple[str, ...]:
     """Return a warning if PodGroups are served, but in no known version. Empty: no pod of the job lacks one."""
-    if not served or select_version(served) or not count_gang_pods(plan, plan.num_base_slices):
+    if not served_versions or select_version(served_versions) or not count_gang_pods(plan, plan.num_base_slices):
         return ()
+    versions = join_words(sorted(served_versions))
     message = (
-        f"spec.scheduling.startTimeout: the API server serves PodGroups only as {join_words(sorted(served))}, and this "
+        f"spec.scheduling.startTimeout: the API server serves PodGroups only as {versions}, and this "
         f"operator knows {join_words(KNOWN_VERSIONS)}. It creates none. A job that holds only a part of its nodes is "
         f"released after {plan.spec.scheduling.start_timeout} instead. Upgrade the operator."
     )

@@ -38,19 +38,19 @@ def shift_times(status: TrainingJobStatus, seconds: float) -> TrainingJobStatus:
     return _shift_model(status, timedelta(seconds=seconds)) if seconds else status
 
 
-def _shift_model[M: BaseModel](model: M, by: timedelta) -> M:
+def _shift_model[M: BaseModel](model: M, delta: timedelta) -> M:
     changes = {
-        name: _shift_time(value, by) if name in TIME_FIELDS else _shift_value(value, by) for name, value in model
+        name: _shift_time(value, delta) if name in TIME_FIELDS else _shift_value(value, delta) for name, value in model
     }
     return model.model_copy(update=changes)
 
 
-def _shift_value(value: object, by: timedelta) -> object:
+def _shift_value(value: object, delta: timedelta) -> object:
     if isinstance(value, BaseModel):
-        return _shift_model(value, by)
-    return tuple(_shift_value(one, by) for one in value) if isinstance(value, tuple) else value
+        return _shift_model(value, delta)
+    return tuple(_shift_value(item, delta) for item in value) if isinstance(value, tuple) else value
 
 
-def _shift_time(written: str | None, by: timedelta) -> str | None:
-    time = parse_time(written)
-    return format_time(time + by) if time else written
+def _shift_time(value: str | None, delta: timedelta) -> str | None:
+    time = parse_time(value)
+    return format_time(time + delta) if time else value

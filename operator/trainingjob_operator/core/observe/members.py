@@ -37,8 +37,8 @@ class MemberView:
 
 def hash_members(members: Sequence[Member]) -> str:
     """Return a hash of a world's members. Equal hashes mean the same processes."""
-    lines = "\n".join(f"{member.slice}/{member.host}/{member.pod_uid}" for member in members)
-    return hashlib.sha256(lines.encode()).hexdigest()[:16]
+    text = "\n".join(f"{member.slice}/{member.host}/{member.pod_uid}" for member in members)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def rebuild_world(status: TrainingJobStatus, job_uid: str, pods: Iterable[Pod]) -> World | None:  # None: none, or ended
@@ -60,8 +60,8 @@ def rebuild_world(status: TrainingJobStatus, job_uid: str, pods: Iterable[Pod]) 
         name, _, uid = name_and_uid.partition("/")
         pod = by_uid.get(uid)
         number = slices[min(process // per_slice, len(slices) - 1)]
-        place = (pod.address, pod.node) if pod else ("", "")
-        members.append(_make_member(process, number, process % per_slice, name, uid, *place))
+        address_and_node = (pod.address, pod.node) if pod else ("", "")
+        members.append(_make_member(process, number, process % per_slice, name, uid, *address_and_node))
     return World(
         generation=world_status.generation,
         job_uid=job_uid,
@@ -151,4 +151,4 @@ def _select_member_pods(pods: Iterable[Pod], world: WorldStatus) -> list[Pod]:
     for pod in sorted(pods, key=lambda pod: pod.rank):
         if pod.slice in world.slices:
             best[pod.slice, pod.host] = pod
-    return [best[place] for place in sorted(best)]
+    return [best[host_key] for host_key in sorted(best)]

@@ -109,7 +109,7 @@ class _NodeMarks:
             case "taint":
                 return any(taint.get("key") == key and value in ("", taint.get("value")) for taint in self._taints)
             case "condition":
-                first = next((one for one in self._conditions if one.get("type") == key), {})
+                first = next((condition for condition in self._conditions if condition.get("type") == key), {})
                 return bool(first.get("status") == (value or "True"))
             case _:
                 assert_never(signal.source)

@@ -233,7 +233,7 @@ def observe(
 
 def list_recorded_nodes(status: TrainingJobStatus) -> frozenset[str]:
     """Return the nodes with a record in the status, whether pods of the job run there or not."""
-    return frozenset((*(one.node for one in status.nodes), *(one.node for one in status.probation)))
+    return frozenset((*(record.node for record in status.nodes), *(record.node for record in status.probation)))
 
 
 def _read_jobs(
@@ -301,18 +301,18 @@ def assemble_observed(
 
 
 def _read_request(job: Manifest, uid: str) -> DrillRequest | None:  # None: no valid request for this job's UID
-    written = get_text(job, "metadata", "annotations", DRILL_ANNOTATION)
+    annotation = get_text(job, "metadata", "annotations", DRILL_ANNOTATION)
     try:
-        request = DrillRequest.model_validate_json(written, extra="ignore") if written else None
+        request = DrillRequest.model_validate_json(annotation, extra="ignore") if annotation else None
     except ValidationError:
         return None
     return request if request and request.job_uid == uid else None
 
 
 def _read_inspection(job: Manifest, uid: str, now: datetime) -> InspectionRequest | None:  # None: none for this job
-    written = get_text(job, "metadata", "annotations", INSPECTION_ANNOTATION)
+    annotation = get_text(job, "metadata", "annotations", INSPECTION_ANNOTATION)
     try:
-        request = InspectionRequest.model_validate_json(written) if written else None
+        request = InspectionRequest.model_validate_json(annotation) if annotation else None
     except ValidationError:
         return None
     is_valid = (
@@ -336,30 +336,30 @@ def _read_slices(
     slices = []
     base = base_jobset(name, uid)
     # The base JobSet keeps its original number of slices; later edits of `spec.slices` do not change it.
-    in_base = next(
+    num_base_slices = next(
         (len(jobset.slices) for jobset in jobsets if jobset.name == base and jobset.is_own), plan.num_base_slices
     )
     holds = {jobset.name: jobset.hold for jobset in jobsets}
     pods_by_host: dict[tuple[int, int], list[Pod]] = {}
     for pod in pods:
         pods_by_host.setdefault((pod.slice, pod.host), []).append(pod)
-    for slice_number in range(max(plan.spec.slices.max_slices, in_base)):
-        jobset = base if slice_number < in_base else slice_jobset(name, uid, slice_number)
+    for slice_number in range(max(plan.spec.slices.max_slices, num_base_slices)):
+        jobset = base if slice_number < num_base_slices else slice_jobset(name, uid, slice_number)
         hosts = tuple(_read_host(slice_number, host, pods_by_host, heartbeats) for host in range(plan.shape.num_hosts))
         slices.append(Slice(slice_number, jobset, hosts, _find_warning(jobset, children), holds.get(jobset)))
     return tuple(slices)
 
 
 def _read_host(
-    slice_number: int, host: int, places: Mapping[tuple[int, int], list[Pod]], heartbeats: HeartbeatState
+    slice_number: int, host: int, pods_by_host: Mapping[tuple[int, int], list[Pod]], heartbeats: HeartbeatState
 ) -> Host:
-    pod = max(places.get((slice_number, host), ()), key=lambda twin: twin.rank, default=None)
+    pod = max(pods_by_host.get((slice_number, host), ()), key=lambda pod: pod.rank, default=None)
     return Host(slice_number, host, pod, heartbeats.latest_reports.get(pod.uid) if pod else None)
 
 
 def _find_warning(jobset: str, children: Children) -> ObjectProblem | None:  # None: there is no warning
     """Return the newest warning about a JobSet or its child objects, whose names begin with the JobSet's name."""
-    about = [
+    related = [
         event
         for event in children.warnings
         if (
@@ -368,6 +368,6 @@ def _find_warning(jobset: str, children: Children) -> ObjectProblem | None:  # N
         and get_text(event, "reason") != "FailedScheduling"  # the pod's PodScheduled condition is more current
     ]
     newest = max(
-        about, key=lambda event: get_text(event, "lastTimestamp") or get_text(event, "eventTime"), default=None
+        related, key=lambda event: get_text(event, "lastTimestamp") or get_text(event, "eventTime"), default=None
     )
     return ObjectProblem(get_text(newest, "reason") or "Warning", get_text(newest, "message")) if newest else None

@@ -38,8 +38,8 @@ def filter_owned(children: Children, name: str, uid: str) -> Children:
 
 
 def _find_preparation(jobs: Iterable[Manifest], name: str, uid: str) -> Manifest | None:  # None: it does not exist
-    wanted = preparation_job(name, uid)
-    return next((job for job in jobs if get_text(job, "metadata", "name") == wanted and owner_uid(job) == uid), None)
+    expected = preparation_job(name, uid)
+    return next((job for job in jobs if get_text(job, "metadata", "name") == expected and owner_uid(job) == uid), None)
 
 
 def _uid(manifest: Manifest) -> str:

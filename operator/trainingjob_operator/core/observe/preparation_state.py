@@ -113,9 +113,9 @@ def _read_failure(last: Exit) -> Failure:
 
 def _find_progress(pods: Sequence[Manifest], heartbeats: HeartbeatState) -> PreparationProgress | None:
     """Return the newest progress: the leading pod reports it."""
-    news = [heartbeats.latest_reports.get(get_text(pod, "metadata", "uid")) for pod in pods]
-    told = [one for one in news if one and one.report.preparation]
-    newest = min(told, key=lambda one: one.report_age, default=None)
+    latest_reports = [heartbeats.latest_reports.get(get_text(pod, "metadata", "uid")) for pod in pods]
+    with_progress = [item for item in latest_reports if item and item.report.preparation]
+    newest = min(with_progress, key=lambda item: item.report_age, default=None)
     return newest.report.preparation if newest else None
 
 

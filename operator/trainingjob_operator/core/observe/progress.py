@@ -45,7 +45,7 @@ def find_progress(plan: Plan, seen: Observed) -> ProgressStatus | None:  # None:
         skipped=newest.skipped,
         skipped_lately=newest.skipped_lately,
         **_evaluation_fields(newest, seen.status.progress),
-        save_seconds=max((one.save_seconds for one in reports if one.save_seconds is not None), default=None),
+        save_seconds=max((report.save_seconds for report in reports if report.save_seconds is not None), default=None),
         **_snapshot_fields(reports, len(seen.member_views)),
     )
 
@@ -61,9 +61,9 @@ def _measure_mfu(plan: Plan, seen: Observed, newest: Progress) -> float | None: 
 def _data_loading_share(reports: Sequence[Progress]) -> float | None:  # None: too few steps
     """Return the share of the slowest host: all hosts of a world start a step together."""
     shares = [
-        min(one.load_seconds / one.typical_seconds, 1.0)
-        for one in reports
-        if one.load_seconds is not None and one.typical_seconds
+        min(report.load_seconds / report.typical_seconds, 1.0)
+        for report in reports
+        if report.load_seconds is not None and report.typical_seconds
     ]
     return round(max(shares), 3) if shares else None
 
@@ -75,7 +75,11 @@ def find_total_steps(plan: Plan, seen: Observed) -> int | None:  # None: it is n
 
 def find_resolved_steps(seen: Observed) -> int | None:  # None: no host has counted its text yet
     """Return the number of steps that hosts have resolved `training.epochs` to."""
-    reports = (one.report.total_steps for one in seen.member_views if one.report and one.report.total_steps)
+    reports = (
+        member_view.report.total_steps
+        for member_view in seen.member_views
+        if member_view.report and member_view.report.total_steps
+    )
     return next(reports, seen.status.progress.of if seen.status.progress else None)
 
 
@@ -83,7 +87,7 @@ def _estimate_rest(
     total: int | None, newest: Progress, seen: Observed
 ) -> int | None:  # None: unknown, or no step is left
     """Return the seconds until the last step. A loss may end training earlier."""
-    is_done = any(one.report and one.report.phase is Phase.DONE for one in seen.member_views)
+    is_done = any(member_view.report and member_view.report.phase is Phase.DONE for member_view in seen.member_views)
     if is_done or total is None or not newest.step_seconds:
         return None
     return round(max(total - newest.step, 0) * newest.step_seconds)
@@ -95,12 +99,15 @@ def _evaluation_fields(newest: Progress, before: ProgressStatus | None) -> dict[
     return {"evaluations": source.evaluations, "scores": source.scores}
 
 
-def _snapshot_fields(told: Sequence[Progress], num_hosts: int) -> dict[str, Any]:
+def _snapshot_fields(reports: Sequence[Progress], num_hosts: int) -> dict[str, Any]:
     """Return the newest step of which every host holds a snapshot, and its cost; empty if a host holds none."""
-    snapshot_steps = [one.snapshot for one in told if one.snapshot is not None]
+    snapshot_steps = [report.snapshot for report in reports if report.snapshot is not None]
     if len(snapshot_steps) < num_hosts:
         return {}
-    return {"snapshot": min(snapshot_steps), "snapshot_seconds": max(one.snapshot_seconds or 0.0 for one in told)}
+    return {
+        "snapshot": min(snapshot_steps),
+        "snapshot_seconds": max(report.snapshot_seconds or 0.0 for report in reports),
+    }
 
 
 def _step_fields(step: int, total: int | None) -> dict[str, Any]:
@@ -116,10 +123,10 @@ def _step_fields(step: int, total: int | None) -> dict[str, Any]:
 
 def find_data(seen: Observed) -> DataReport | None:  # None: no data was read yet
     """Return what the committed world has read of the dataset. Before its first report, the previous world's data."""
-    told = (
+    reports = (
         member_view.report.data for member_view in seen.member_views if member_view.report and member_view.report.data
     )
-    return next(told, seen.status.data)
+    return next(reports, seen.status.data)
 
 
 def find_preparation(seen: Observed) -> PreparationProgress | None:  # None: no host reports it now

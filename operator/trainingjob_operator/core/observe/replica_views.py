@@ -31,7 +31,7 @@ def split_replicas(plan: Plan, seen: Observed) -> Observed:
     if not plan.has_replicas:
         return seen
     views = tuple(_view_slice(plan.of_one_slice, seen, number) for number in range(len(seen.slices)))
-    nodes = frozenset(one.member.node for view in views for one in view.member_views)
+    nodes = frozenset(member_view.member.node for view in views for member_view in view.member_views)
     views = tuple(replace(view, job_nodes=nodes) for view in views)
     return replace(
         seen,
@@ -61,7 +61,8 @@ def list_live_slices(seen: Observed) -> tuple[int, ...]:
     return tuple(
         view.slices[0].number
         for view in seen.replicas
-        if view.world and all(one.report and one.report.is_in_round for one in view.member_views)
+        if view.world
+        and all(member_view.report and member_view.report.is_in_round for member_view in view.member_views)
     )
 
 
@@ -113,7 +114,7 @@ def _end_forgotten(attempts: tuple[Attempt, ...], replica: ReplicaStatus | None)
     generation = replica.world.generation
     if attempts and attempts[-1].generation == generation:
         return attempts
-    forgotten = Attempt(
+    missing = Attempt(
         generation=generation, slice=replica.slice, slices=1, started=replica.world.since, ended=replica.ended
     )
-    return (*attempts, forgotten)
+    return (*attempts, missing)

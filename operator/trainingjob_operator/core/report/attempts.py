@@ -48,7 +48,7 @@ def update_attempts(
 
 def _record_restore(attempts: Attempts, generation: int, restored: int, tier: Tier | None) -> Attempts:
     """Return the attempts after a world resumed from a step in a tier; unchanged if that is already recorded."""
-    number = next((number for number, one in enumerate(attempts) if one.generation == generation), None)
+    number = next((number for number, attempt in enumerate(attempts) if attempt.generation == generation), None)
     if number is None or attempts[number].first_step is not None:
         return attempts
     changes: dict[str, object] = {"first_step": restored, "tier": tier, "last_step": restored}

@@ -15,7 +15,7 @@ def describe_ignored_gang(seen: Observed) -> str:
 
     Pods that replace lost ones join a gang that runs already: after the first world, a part without nodes is normal.
     """
-    pods = [host.pod for one in seen.slices for host in one.hosts if host.pod and host.pod.group]
+    pods = [host.pod for slice_ in seen.slices for host in slice_.hosts if host.pod and host.pod.group]
     waiting = {pod.group for pod in pods if pod.is_unschedulable}
     if seen.status.world is not None or min((pod.settled_seconds for pod in pods), default=0.0) < SETTLED_SECONDS:
         return ""
@@ -24,7 +24,7 @@ def describe_ignored_gang(seen: Observed) -> str:
         num_placed = sum(bool(pod.node) for pod in gang)
         if num_placed:
             return (
-                f"the scheduler has placed {num_placed} of {len(gang)} pods of PodGroup {group}, which asks for all or "
+                f"the scheduler has placed {num_placed} of {len(gang)} pods of PodGroup {group}, which requires all or "
                 "none: enable the feature gate `GenericWorkload` of kube-scheduler. On Kubernetes 1.36 also enable "
                 "`GangScheduling`, which later releases do not have. Until then, `scheduling.startTimeout` releases a "
                 "partial gang"

@@ -65,7 +65,9 @@ class JobDirective:
     def find_for_pods(self) -> dict[str, "JobDirective"]:
         """Return the directive for each pod that is a member of a world."""
         worlds = self.replicas or (self,)
-        return {member.pod_uid: one for one in worlds if one.world for member in one.world.members}
+        return {
+            member.pod_uid: directive for directive in worlds if directive.world for member in directive.world.members
+        }
 
 
 @dataclass(frozen=True)
@@ -102,16 +104,16 @@ def make_directive(plan: Plan, seen: Observed, decision: Decision, written: Trai
 
 def _direct_replicas(plan: Plan, seen: Observed, decision: RunReplicas, written: TrainingJobStatus) -> JobDirective:
     """Return the directives for the worlds of all slices. Traces of the first host are those of the first slice."""
-    inspected = [one.view.slices[0].number for one in decision.replicas if one.view.world]
+    inspected = [replica.view.slices[0].number for replica in decision.replicas if replica.view.world]
     if seen.inspection and seen.inspection.hosts == "first":
         inspected = inspected[:1]
     live_slices = list_live_slices(seen)
     directives = []
-    for one in decision.replicas:
-        view = one.view
+    for replica in decision.replicas:
+        view = replica.view
         inspection = seen.inspection if view.slices[0].number in inspected else None
-        seen_here = replace(view, inspection=inspection)
-        directive = make_directive(plan.of_one_slice, seen_here, one.decision, written)
+        view_with_inspection = replace(view, inspection=inspection)
+        directive = make_directive(plan.of_one_slice, view_with_inspection, replica.decision, written)
         directives.append(replace(directive, live_slices=live_slices))
     return JobDirective(
         Directive.TRAIN if decision.world else Directive.WAIT,
@@ -124,7 +126,12 @@ def _direct_replicas(plan: Plan, seen: Observed, decision: RunReplicas, written:
 def describe_outcome(status: TrainingJobStatus) -> str:
     """Return the outcome of a job in one text: condition type, reason and message."""
     condition = next(
-        (one for one in status.conditions if one.type in ("Succeeded", "Failed") and one.status == "True"), None
+        (
+            condition
+            for condition in status.conditions
+            if condition.type in ("Succeeded", "Failed") and condition.status == "True"
+        ),
+        None,
     )
     return f"{condition.type}: {condition.reason}: {condition.message}"[:2048] if condition else "Ended"
 
@@ -135,15 +142,15 @@ def list_events(
     """Return the events of one reconciliation. No decision depends on them."""
     events = [JobEvent(refusal.reason, refusal.message, is_warning=True)] if refusal else []
     events += _end_events(decision)
-    known = {one.node: one.faults for one in seen.status.nodes}
+    known = {record.node: record.faults for record in seen.status.nodes}
     events += [
-        JobEvent(Reason.BAD_NODE, describe_bad_node(plan, seen, one), is_warning=True)
-        for one in written.nodes
-        if one.faults >= MIN_FAULTS and one.faults > known.get(one.node, 0)
+        JobEvent(Reason.BAD_NODE, describe_bad_node(plan, seen, record), is_warning=True)
+        for record in written.nodes
+        if record.faults >= MIN_FAULTS and record.faults > known.get(record.node, 0)
     ]
     events += [
-        JobEvent(Reason.ROLLED_BACK, describe_rollback(one), is_warning=True)
-        for one in written.rollbacks[len(seen.status.rollbacks) :]
+        JobEvent(Reason.ROLLED_BACK, describe_rollback(rollback), is_warning=True)
+        for rollback in written.rollbacks[len(seen.status.rollbacks) :]
     ]
     events += _decision_events(plan, seen, decision, written)
     events += [
@@ -175,8 +182,11 @@ def _decision_events(plan: Plan, seen: Observed, decision: Decision, written: Tr
         case RunReplicas(replicas):
             return [
                 event
-                for one in replicas
-                for event in (*_end_events(one.decision), *_decision_events(plan, one.view, one.decision, written))
+                for replica in replicas
+                for event in (
+                    *_end_events(replica.decision),
+                    *_decision_events(plan, replica.view, replica.decision, written),
+                )
             ]
         case Claim(world, why):
             slices = ", ".join(str(number) for number in world.slices)
@@ -197,12 +207,12 @@ def _decision_events(plan: Plan, seen: Observed, decision: Decision, written: Tr
     return []
 
 
-def list_recreation_events(chores: Iterable[ChildOperation]) -> tuple[JobEvent, ...]:
+def list_recreation_events(operations: Iterable[ChildOperation]) -> tuple[JobEvent, ...]:
     """Return the events about running pods that are deleted to recreate a slice."""
     return tuple(
-        JobEvent(Reason.SLICE_RECREATED, chore.why, is_warning=True)
-        for chore in chores
-        if isinstance(chore, DeleteJob) and chore.why
+        JobEvent(Reason.SLICE_RECREATED, operation.why, is_warning=True)
+        for operation in operations
+        if isinstance(operation, DeleteJob) and operation.why
     )
 
 
@@ -222,11 +232,11 @@ def _is_restoring(seen: Observed) -> bool:
 
 def _drill_events(seen: Observed, written: TrainingJobStatus) -> list[JobEvent]:
     """Return the events of drills whose state changed."""
-    before = {one.id: one.state for one in seen.status.drills}
+    before = {drill.id: drill.state for drill in seen.status.drills}
     return [
-        JobEvent(Reason.DRILL, describe_drill(one), is_warning=one.state == "injected")
-        for one in written.drills
-        if one.state != before.get(one.id)
+        JobEvent(Reason.DRILL, describe_drill(drill), is_warning=drill.state == "injected")
+        for drill in written.drills
+        if drill.state != before.get(drill.id)
     ]
 
 
@@ -240,9 +250,9 @@ def _straggler_events(seen: Observed, written: TrainingJobStatus) -> list[JobEve
 
 def _skipped_update_events(seen: Observed, written: TrainingJobStatus) -> list[JobEvent]:
     """Return the event of frequent skipped updates, once they become frequent."""
-    words = describe_skipped_updates(written.progress)
-    is_new = words and not describe_skipped_updates(seen.status.progress)
-    return [JobEvent(Reason.UPDATES_SKIPPED, words, is_warning=True)] if is_new else []
+    message = describe_skipped_updates(written.progress)
+    is_new = message and not describe_skipped_updates(seen.status.progress)
+    return [JobEvent(Reason.UPDATES_SKIPPED, message, is_warning=True)] if is_new else []
 
 
 def _preparation_events(seen: Observed, written: TrainingJobStatus) -> list[JobEvent]:
@@ -255,7 +265,7 @@ def _data_events(seen: Observed, written: TrainingJobStatus) -> list[JobEvent]:
     """Return the events of new warnings about the dataset."""
     before = seen.status.data.warnings if seen.status.data else ()
     now = written.data.warnings if written.data else ()
-    return [JobEvent(Reason.UNUSUAL_DATA, words, is_warning=True) for words in now if words not in before]
+    return [JobEvent(Reason.UNUSUAL_DATA, warning, is_warning=True) for warning in now if warning not in before]
 
 
 def _failing_save_events(plan: Plan, seen: Observed, written: TrainingJobStatus) -> list[JobEvent]:
@@ -287,11 +297,11 @@ def _backup_restore_events(plan: Plan, seen: Observed) -> list[JobEvent]:
     backup = plan.spec.checkpoint.backup
     if backup is None or not _is_restoring(seen) or find_restored_tier(seen.member_views) != "backup":
         return []
-    words = (
+    message = (
         f"resumed from step {find_restored_step(seen.member_views):,} of the backup {backup.uri}: "
         f"{plan.spec.checkpoint.uri} has no intact step that is as new"
     )
-    return [JobEvent(Reason.RESTORED_FROM_BACKUP, words, is_warning=True)]
+    return [JobEvent(Reason.RESTORED_FROM_BACKUP, message, is_warning=True)]
 
 
 def _initialization_events(seen: Observed) -> list[JobEvent]:
@@ -304,7 +314,8 @@ def _initialization_events(seen: Observed) -> list[JobEvent]:
         if member_view.report and member_view.report.restored is not None
     }
     return [
-        JobEvent(Reason.INITIALIZED, f"initialized with the parameters of {words}") for words in sorted(sources - {""})
+        JobEvent(Reason.INITIALIZED, f"initialized with the parameters of {source}")
+        for source in sorted(sources - {""})
     ]
 
 

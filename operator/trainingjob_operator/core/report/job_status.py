@@ -31,7 +31,7 @@ from trainingjob_operator.core.planner.mesh import describe_mesh
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.summary import describe_plan, describe_sizes
 from trainingjob_operator.core.reasons import Reason
-from trainingjob_operator.core.report import attempts as lives
+from trainingjob_operator.core.report import attempts as attempt_records
 from trainingjob_operator.core.report.conditions import (
     CONDITION_TYPES,
     Conditions,
@@ -68,19 +68,19 @@ def next_status(
         return previous  # nothing new to report
     situation = derive_situation(plan, seen, decision, refusal, now)
     end = get_world_end(decision)
-    attempts = lives.update_attempts(previous.attempts, seen.world, seen.member_views, now)
+    attempts = attempt_records.update_attempts(previous.attempts, seen.world, seen.member_views, now)
     goodput_now = _count_goodput(previous, end, now)
-    attempts = lives.add_seconds(attempts, previous.goodput, goodput_now)
+    attempts = attempt_records.add_seconds(attempts, previous.goodput, goodput_now)
     goodput_now = _move_lost_steps(previous, attempts, goodput_now)
     if end is None and not situation.bucket:  # the job is over, so its last world has ended
         end = WorldEnd(Cause(reason=situation.reason, message=situation.message[:1024]), is_planned=True)
     if end is not None:
-        attempts = lives.end_attempt(attempts, end, now)
+        attempts = attempt_records.end_attempt(attempts, end, now)
     if isinstance(decision, Claim):
-        attempts = lives.add_attempt(attempts, decision.world, now)
+        attempts = attempt_records.add_attempt(attempts, decision.world, now)
     replicas = update_replicas(plan, seen, decision, None if situation.bucket else end, now) if seen.replicas else None
     if replicas:
-        attempts = lives.add_seconds(replicas.attempts, previous.goodput, goodput_now)
+        attempts = attempt_records.add_seconds(replicas.attempts, previous.goodput, goodput_now)
     is_waiting_to_start = previous.start_time is None and plan.spec.suspend
     status = previous.model_copy(
         update={
@@ -89,7 +89,7 @@ def next_status(
             "conditions": _update_conditions(plan, seen, situation, warnings, now),
             "problems": (),
             "plan": describe_plan(plan),
-            "world": lives.make_world_status(decision.world, decision.why, now)
+            "world": attempt_records.make_world_status(decision.world, decision.why, now)
             if isinstance(decision, Claim)
             else previous.world,
             "lineage": seen.lineage,
@@ -134,8 +134,8 @@ def _update_conditions(
     valid = "\n".join(
         [f"planned for {describe_sizes(plan)}", *warnings, *data_warnings, *describe_idle_slices(plan, seen)]
     )
-    wanted: list[ConditionUpdate] = [("Valid", "True", Reason.VALID, valid), *derive_conditions(at)]
-    return merge_conditions(seen.status.conditions, wanted, seen.generation, now)
+    updates: list[ConditionUpdate] = [("Valid", "True", Reason.VALID, valid), *derive_conditions(at)]
+    return merge_conditions(seen.status.conditions, updates, seen.generation, now)
 
 
 def _prepared_at(seen: Observed, now: datetime) -> str | None:
@@ -148,37 +148,37 @@ def _count_goodput(old: TrainingJobStatus, end: WorldEnd | None, now: datetime) 
 
     That time may have begun in an earlier bucket than the current one, but it never includes time of earlier worlds.
     """
-    spent = goodput.count_until_now(old, now)
+    goodput_now = goodput.count_until_now(old, now)
     if end is None or end.is_planned:
-        return spent
-    current, left = old.goodput.current, end.seconds_ago
-    attempts = lives.add_seconds(old.attempts, old.goodput, spent)
-    of_world = attempts[-1].seconds if attempts and not attempts[-1].ended else {current: left}
+        return goodput_now
+    current, remaining = old.goodput.current, end.seconds_ago
+    attempts = attempt_records.add_seconds(old.attempts, old.goodput, goodput_now)
+    of_world = attempts[-1].seconds if attempts and not attempts[-1].ended else {current: remaining}
     for bucket in (current, *(other for other in of_world if other not in (current, Bucket.DETECTING))):
-        moved = min(of_world.get(bucket, 0.0), left)
-        spent, left = goodput.move_seconds(spent, bucket, Bucket.DETECTING, moved), left - moved
-    return spent
+        moved = min(of_world.get(bucket, 0.0), remaining)
+        goodput_now, remaining = goodput.move_seconds(goodput_now, bucket, Bucket.DETECTING, moved), remaining - moved
+    return goodput_now
 
 
-def _move_lost_steps(old: TrainingJobStatus, attempts: lives.Attempts, spent: Goodput) -> Goodput:
+def _move_lost_steps(old: TrainingJobStatus, attempts: attempt_records.Attempts, goodput_now: Goodput) -> Goodput:
     """Return the goodput with the training time of newly lost steps moved to the bucket of lost steps."""
-    known = {one.generation for one in old.attempts if one.lost_steps is not None}
-    num_lost_steps = sum(one.lost_steps or 0 for one in attempts if one.generation not in known)
+    known = {attempt.generation for attempt in old.attempts if attempt.lost_steps is not None}
+    num_lost_steps = sum(attempt.lost_steps or 0 for attempt in attempts if attempt.generation not in known)
     if num_lost_steps and old.progress and old.progress.step_seconds:
         return goodput.move_seconds(
-            spent, Bucket.TRAINING, Bucket.LOST_STEPS, num_lost_steps * old.progress.step_seconds
+            goodput_now, Bucket.TRAINING, Bucket.LOST_STEPS, num_lost_steps * old.progress.step_seconds
         )
-    return spent
+    return goodput_now
 
 
 def invalid_status(
     old: TrainingJobStatus, problems: Sequence[str], generation: int, now: datetime
 ) -> TrainingJobStatus:
     """Return the status of a job whose spec cannot be planned. Pods of an earlier spec continue to run."""
-    words = "\n".join([f"{pluralize(len(problems), 'problem')}:", *problems])
-    wanted: list[ConditionUpdate] = [("Valid", "False", Reason.INVALID_SPEC, words)]
+    message = "\n".join([f"{pluralize(len(problems), 'problem')}:", *problems])
+    updates: list[ConditionUpdate] = [("Valid", "False", Reason.INVALID_SPEC, message)]
     return _status_without_decision(
-        old, Stage.INVALID, wanted, generation, now, tuple(problem[:1024] for problem in problems[:64])
+        old, Stage.INVALID, updates, generation, now, tuple(problem[:1024] for problem in problems[:64])
     )
 
 
@@ -192,13 +192,13 @@ def blocked_status(
 def _status_without_decision(
     old: TrainingJobStatus,
     stage: Stage,
-    wanted: Sequence[ConditionUpdate],
+    updates: Sequence[ConditionUpdate],
     generation: int,
     now: datetime,
     problems: tuple[str, ...] = (),
 ) -> TrainingJobStatus:
     has_run = old.world is not None
-    kind, _, reason, _message = wanted[0]
+    kind, _, reason, _message = updates[0]
     unknown: list[ConditionUpdate] = [
         (name, "Unknown", reason, "") for name in CONDITION_TYPES if not has_run and name != kind
     ]
@@ -206,7 +206,7 @@ def _status_without_decision(
         update={
             "observed_generation": generation,
             "phase": old.phase if has_run else stage.value,
-            "conditions": merge_conditions(old.conditions, [*unknown, *wanted], generation, now),
+            "conditions": merge_conditions(old.conditions, [*unknown, *updates], generation, now),
             "problems": problems,
             "display": old.display.model_copy(update={"reason": reason}),
         }

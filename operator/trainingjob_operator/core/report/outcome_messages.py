@@ -31,10 +31,10 @@ def describe_skipped_updates(progress: ProgressStatus | None) -> str:
 def _describe_stop(stop: StopAtLoss, step: int, progress: ProgressStatus | None) -> str:
     """Return the message about a job that succeeded at a loss."""
     loss = progress.evaluations.get(stop.evaluation) if progress else None
-    found = "is" if loss is None else f"is {loss:.4g},"
+    loss_text = "is" if loss is None else f"is {loss:.4g},"
     return (
-        f"step {step:,} is saved, and training ended there: the loss of the evaluation `{stop.evaluation}` {found} at "
-        f"most {quote_field('spec.training.stopAtLoss.loss', f'{stop.loss:g}')}"
+        f"step {step:,} is saved, and training ended there: the loss of the evaluation `{stop.evaluation}` {loss_text} "
+        f"at most {quote_field('spec.training.stopAtLoss.loss', f'{stop.loss:g}')}"
     )
 
 
@@ -46,7 +46,7 @@ def describe_completion(plan: Plan, seen: Observed) -> str:
     live = seen.world.live if seen.world else None
     if live and live.stop and newest is not None and live.is_stopped(newest, find_resolved_steps(seen)):
         return _describe_stop(live.stop, newest, find_progress(plan, seen))
-    spans = [(one.first_step, one.last_step) for one in seen.status.attempts] + [(restored, newest)]
+    spans = [(attempt.first_step, attempt.last_step) for attempt in seen.status.attempts] + [(restored, newest)]
     has_trained = any(first is not None and last is not None and last > first for first, last in spans)
     steps = find_total_steps(plan, seen)
     if steps is None:

@@ -25,7 +25,7 @@ from trainingjob_operator.core.diagnose.stragglers import update_straggler
 from trainingjob_operator.core.observe.observed import Observed
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.reasons import Reason
-from trainingjob_operator.core.report import attempts as lives
+from trainingjob_operator.core.report import attempts as attempt_records
 from trainingjob_operator.core.times import format_time
 
 
@@ -35,7 +35,7 @@ class ReplicaFields(NamedTuple):
     replicas: tuple[ReplicaStatus, ...]
     world: WorldStatus | None
     restarts: Restarts
-    attempts: lives.Attempts
+    attempts: attempt_records.Attempts
     rollbacks: tuple[RollbackStatus, ...]
     nodes: tuple[NodeFaults, ...]
     probation: tuple[NodeProbation, ...]
@@ -49,31 +49,34 @@ def update_replicas(
 
     `job_end`: how the job ends, and all its worlds with it. None: it continues.
     """
-    taken = decision.replicas if isinstance(decision, RunReplicas) else _keep_all(plan, seen)
+    replica_decisions = decision.replicas if isinstance(decision, RunReplicas) else _keep_all(plan, seen)
     status = seen.status
     replicas = []
-    for one in taken:
-        end = get_world_end(one.decision) or (job_end if one.view.world else None)
-        restarts = one.view.status.restarts if job_end else count_restarts(one.view, end, now)
-        replicas.append(_update_replica(one, end, restarts, now))
+    for replica_decision in replica_decisions:
+        end = get_world_end(replica_decision.decision) or (job_end if replica_decision.view.world else None)
+        restarts = replica_decision.view.status.restarts if job_end else count_restarts(replica_decision.view, end, now)
+        replicas.append(_update_replica(replica_decision, end, restarts, now))
         changes = {
-            "attempts": _merge_attempts(status.attempts, _update_attempts(one, end, now)),
-            "rollbacks": update_rollbacks(plan, one.view, end, now),
-            "nodes": count_faults(plan, one.view, end, now),
-            "probation": update_probation(plan, one.view, end, now),
+            "attempts": _merge_attempts(status.attempts, _update_attempts(replica_decision, end, now)),
+            "rollbacks": update_rollbacks(plan, replica_decision.view, end, now),
+            "nodes": count_faults(plan, replica_decision.view, end, now),
+            "probation": update_probation(plan, replica_decision.view, end, now),
         }
         status = status.model_copy(update=changes)
     recorded = tuple(replica for replica in replicas if replica)
-    stragglers = (update_straggler(one.view.member_views, seen.status.straggler, now) for one in taken)
+    stragglers = (
+        update_straggler(replica_decision.view.member_views, seen.status.straggler, now)
+        for replica_decision in replica_decisions
+    )
     return ReplicaFields(
         replicas=recorded,
-        world=max((one.world for one in recorded), key=lambda world: world.generation, default=None),
-        restarts=_sum_restarts([one.restarts for one in recorded]),
+        world=max((replica.world for replica in recorded), key=lambda world: world.generation, default=None),
+        restarts=_sum_restarts([replica.restarts for replica in recorded]),
         attempts=status.attempts,
         rollbacks=status.rollbacks,
         nodes=status.nodes,
         probation=status.probation,
-        straggler=next((one for one in stragglers if one), None),
+        straggler=next((straggler for straggler in stragglers if straggler), None),
     )
 
 
@@ -85,13 +88,13 @@ def _keep_all(plan: Plan, seen: Observed) -> tuple[ReplicaDecision, ...]:
 
 
 def _update_replica(
-    one: ReplicaDecision, end: WorldEnd | None, restarts: Restarts, now: datetime
+    replica_decision: ReplicaDecision, end: WorldEnd | None, restarts: Restarts, now: datetime
 ) -> ReplicaStatus | None:
     """Return the record of a slice after its decision. None: it never had a world."""
-    view, decision = one.view, one.decision
+    view, decision = replica_decision.view, replica_decision.decision
     world, ended = view.status.world, None
     if isinstance(decision, Claim):
-        world = lives.make_world_status(decision.world, decision.why, now)
+        world = attempt_records.make_world_status(decision.world, decision.why, now)
     elif end or view.world is None:
         attempt = view.status.attempts[-1] if view.status.attempts else None
         ended = (attempt and attempt.ended) or format_time(now)
@@ -102,35 +105,43 @@ def _update_replica(
         world=world,
         ended=ended,
         reason=decision.reason if not isinstance(decision, Claim) else Reason.JOINING,
-        stopped=one.stopped,
+        stopped=replica_decision.stopped,
         restarts=restarts,
     )
 
 
-def _update_attempts(one: ReplicaDecision, end: WorldEnd | None, now: datetime) -> lives.Attempts:
+def _update_attempts(
+    replica_decision: ReplicaDecision, end: WorldEnd | None, now: datetime
+) -> attempt_records.Attempts:
     """Return the attempts of a slice after its decision."""
-    attempts = lives.update_attempts(one.view.status.attempts, one.view.world, one.view.member_views, now)
+    attempts = attempt_records.update_attempts(
+        replica_decision.view.status.attempts, replica_decision.view.world, replica_decision.view.member_views, now
+    )
     if end:
-        attempts = lives.end_attempt(attempts, end, now)
-    if isinstance(one.decision, Claim):
-        attempts = lives.add_attempt(attempts, one.decision.world, now)
-        attempts = (*attempts[:-1], attempts[-1].model_copy(update={"slice": one.view.slices[0].number}))
+        attempts = attempt_records.end_attempt(attempts, end, now)
+    if isinstance(replica_decision.decision, Claim):
+        attempts = attempt_records.add_attempt(attempts, replica_decision.decision.world, now)
+        attempts = (*attempts[:-1], attempts[-1].model_copy(update={"slice": replica_decision.view.slices[0].number}))
     return attempts
 
 
-def _merge_attempts(attempts: lives.Attempts, changed: lives.Attempts) -> lives.Attempts:
+def _merge_attempts(attempts: attempt_records.Attempts, changed: attempt_records.Attempts) -> attempt_records.Attempts:
     """Return the attempts of a job with those of one slice replaced, by generation."""
     by_generation = {attempt.generation: attempt for attempt in attempts}
     # The view of a slice may have an attempt that has ended and that the job has discarded.
-    by_generation |= {one.generation: one for one in changed if one.generation in by_generation or one.ended is None}
-    return tuple(by_generation[generation] for generation in sorted(by_generation))[-lives.MAX_ATTEMPTS :]
+    by_generation |= {
+        attempt.generation: attempt
+        for attempt in changed
+        if attempt.generation in by_generation or attempt.ended is None
+    }
+    return tuple(by_generation[generation] for generation in sorted(by_generation))[-attempt_records.MAX_ATTEMPTS :]
 
 
 def _sum_restarts(restarts: Sequence[Restarts]) -> Restarts:
     """Return the restarts of all slices. The numbers that have a limit are those of the slice with the most."""
     return Restarts(
-        total=sum(one.total for one in restarts),
-        counted=max((one.counted for one in restarts), default=0),
-        since_commit=max((one.since_commit for one in restarts), default=0),
-        lost_since_commit=max((one.lost_since_commit for one in restarts), default=0),
+        total=sum(item.total for item in restarts),
+        counted=max((item.counted for item in restarts), default=0),
+        since_commit=max((item.since_commit for item in restarts), default=0),
+        lost_since_commit=max((item.lost_since_commit for item in restarts), default=0),
     )

@@ -93,13 +93,13 @@ def derive_situation(
 ) -> Situation:
     """Return the situation. `refusal` is the API server's error if it refused to create a child object."""
     situation = _derive_from_decision(plan, seen, decision, refusal)
-    harm = _find_training_problem(plan, seen, now)
-    if harm is None or situation.world is not seen.world or not situation.bucket:
+    problem = _find_training_problem(plan, seen, now)
+    if problem is None or situation.world is not seen.world or not situation.bucket:
         return situation
     if situation.stage not in (Stage.RUNNING, Stage.DEGRADED):
-        return replace(situation, training_problem=harm)
-    message = f"{situation.message}; {harm.message}" if situation.stage is Stage.DEGRADED else harm.message
-    return replace(situation, stage=Stage.DEGRADED, reason=harm.reason, message=message, training_problem=harm)
+        return replace(situation, training_problem=problem)
+    message = f"{situation.message}; {problem.message}" if situation.stage is Stage.DEGRADED else problem.message
+    return replace(situation, stage=Stage.DEGRADED, reason=problem.reason, message=message, training_problem=problem)
 
 
 def _find_training_problem(
@@ -113,7 +113,7 @@ def _find_training_problem(
     problems += [ObjectProblem(Reason.EXPORT_FAILING, describe_failing_exports(plan, seen, exports))] if exports else []
     if skips := describe_skipped_updates(find_progress(plan, seen)):
         problems.append(ObjectProblem(Reason.UPDATES_SKIPPED, skips))
-    return ObjectProblem(problems[0].reason, "; ".join(one.message for one in problems)) if problems else None
+    return ObjectProblem(problems[0].reason, "; ".join(problem.message for problem in problems)) if problems else None
 
 
 def _derive_from_decision(plan: Plan, seen: Observed, decision: Decision, refusal: ObjectProblem | None) -> Situation:
@@ -179,8 +179,8 @@ def _situation_with_world(
     missing = _describe_absent_slices(plan, seen, refusal, world)
     if stage is Stage.RUNNING and missing:
         stage = Stage.DEGRADED
-        words = f"training on {len(world.slices)} of {plan.allowed_sizes[-1]} slices; {missing}"
-        reason, message = (Reason.FEWER_SLICES, words) if reason == Reason.TRAINING else (reason, message)
+        text = f"training on {len(world.slices)} of {plan.allowed_sizes[-1]} slices; {missing}"
+        reason, message = (Reason.FEWER_SLICES, text) if reason == Reason.TRAINING else (reason, message)
     bucket = _BUCKET_BY_STAGE.get(stage, Bucket.TRAINING)
     is_leaving = is_training and stage in _BUCKET_BY_STAGE
     if world is seen.world and not is_leaving:  # the hosts' phases are more precise
@@ -220,11 +220,11 @@ def _describe_absent_slices(plan: Plan, seen: Observed, refusal: ObjectProblem |
     if len(world.slices) >= plan.allowed_sizes[-1]:
         return ""
     members = set(world.slices)
-    absent = [one for one in seen.slices if one.number not in members]
-    words = _list_absences(absent, plan.heartbeat_timeout_seconds)
+    absent = [slice_ for slice_ in seen.slices if slice_.number not in members]
+    messages = _list_absences(absent, plan.heartbeat_timeout_seconds)
     if refusal:
-        words.append(refusal.message)
-    return "; ".join(words) or _describe_growth(plan, seen)
+        messages.append(refusal.message)
+    return "; ".join(messages) or _describe_growth(plan, seen)
 
 
 def _describe_growth(plan: Plan, seen: Observed) -> str:
@@ -239,8 +239,8 @@ def _describe_growth(plan: Plan, seen: Observed) -> str:
 
 def _list_absences(slices: Iterable[Slice], heartbeat_timeout: float) -> list[str]:
     """Return why slices are in no world, limited to `MAX_ABSENCES` messages."""
-    problems = ((one, find_absence_reason(one, heartbeat_timeout)) for one in slices)
-    return [describe_absence(one, trouble) for one, trouble in problems if trouble][:MAX_ABSENCES]
+    problems = ((slice_, find_absence_reason(slice_, heartbeat_timeout)) for slice_ in slices)
+    return [describe_absence(slice_, problem) for slice_, problem in problems if problem][:MAX_ABSENCES]
 
 
 def _preparation_situation(seen: Observed, decision: Wait, refusal: ObjectProblem | None) -> Situation:
@@ -277,10 +277,10 @@ def _situation_without_world(
     required = seen.list_required_slices(plan)
     if isinstance(decision, Wait) and is_released(decision):
         return Situation(Stage.QUEUED, decision.reason, decision.message, Bucket.QUEUED, None)
-    if holds := [(one, one.hold) for one in required if one.hold]:
-        words = "; ".join(describe_absence(one, hold) for one, hold in holds[:MAX_ABSENCES])
-        return Situation(Stage.QUEUED, holds[0][1].reason, words, Bucket.QUEUED, None)
-    is_placed = seen.base is not None and all(one.is_placed for one in required)
+    if holds := [(slice_, slice_.hold) for slice_ in required if slice_.hold]:
+        text = "; ".join(describe_absence(slice_, hold) for slice_, hold in holds[:MAX_ABSENCES])
+        return Situation(Stage.QUEUED, holds[0][1].reason, text, Bucket.QUEUED, None)
+    is_placed = seen.base is not None and all(slice_.is_placed for slice_ in required)
     reason, message = (decision.reason, decision.message) if isinstance(decision, (Wait, EndWorld)) else ("", "")
     if problem:
         reason, message = problem.reason, f"{message}; {problem.message}" if has_run and message else problem.message
@@ -301,9 +301,9 @@ def _find_base_problem(plan: Plan, seen: Observed) -> ObjectProblem | None:  # N
             Reason.NAME_CONFLICT,
             f"JobSet {base.name} belongs to another owner; delete it, or give this job another name",
         )
-    window = plan.heartbeat_timeout_seconds
-    for one in seen.list_required_slices(plan):
-        if trouble := find_slice_problem(one, window):
-            words = filter(None, (describe_absence(one, trouble), describe_ignored_gang(seen)))
-            return ObjectProblem(trouble.reason, "; ".join(words))
+    heartbeat_timeout = plan.heartbeat_timeout_seconds
+    for slice_ in seen.list_required_slices(plan):
+        if problem := find_slice_problem(slice_, heartbeat_timeout):
+            messages = filter(None, (describe_absence(slice_, problem), describe_ignored_gang(seen)))
+            return ObjectProblem(problem.reason, "; ".join(messages))
     return None

@@ -44,7 +44,8 @@ def _transition_fields(status: TrainingJobStatus) -> object:
     return status.model_copy(
         update={
             "conditions": tuple(
-                (one.type, one.status, one.reason, one.observed_generation) for one in status.conditions
+                (condition.type, condition.status, condition.reason, condition.observed_generation)
+                for condition in status.conditions
             ),
             "preparation": status.preparation is None,
             "progress": status.progress is None,
@@ -52,7 +53,7 @@ def _transition_fields(status: TrainingJobStatus) -> object:
             "attempts": tuple(
                 attempt.model_copy(update={"last_step": None, "seconds": {}}) for attempt in status.attempts
             ),
-            "nodes": tuple((one.node, one.faults) for one in status.nodes),
+            "nodes": tuple((record.node, record.faults) for record in status.nodes),
             "probation": None,  # nodes of a rack leave and return one after another
             "straggler": status.straggler and status.straggler.model_copy(update={"ratio": 0.0}),
             "failing_saves": status.failing_saves and status.failing_saves.since,
@@ -69,10 +70,10 @@ def _transition_fields(status: TrainingJobStatus) -> object:
 
 def _without_time(status: TrainingJobStatus) -> TrainingJobStatus:
     """Return the status without the fields that change with elapsed time alone."""
-    shown = status.display.model_copy(update={"goodput": ""})
+    display = status.display.model_copy(update={"goodput": ""})
     attempts = tuple(attempt.model_copy(update={"seconds": {}}) for attempt in status.attempts)
     return status.model_copy(
-        update={"goodput": Goodput(), "running_seconds": 0.0, "display": shown, "attempts": attempts}
+        update={"goodput": Goodput(), "running_seconds": 0.0, "display": display, "attempts": attempts}
     )
 
 
@@ -100,7 +101,8 @@ def _without_pods(status: TrainingJobStatus) -> TrainingJobStatus:
     """Return the status without the names of the world's pods. The hash of the members still identifies the world."""
     world = status.world.model_copy(update={"pods": ()}) if status.world else None
     replicas = tuple(
-        one.model_copy(update={"world": one.world.model_copy(update={"pods": ()})}) for one in status.replicas
+        replica.model_copy(update={"world": replica.world.model_copy(update={"pods": ()})})
+        for replica in status.replicas
     )
     return status.model_copy(update={"world": world, "replicas": replicas})
 

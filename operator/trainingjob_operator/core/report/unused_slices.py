@@ -21,20 +21,20 @@ def find_slice_problem(slice_: Slice, heartbeat_timeout: float) -> ObjectProblem
     return next(iter([*specific_problems, *problems]), None)
 
 
-def find_absence_reason(one: Slice, window: float) -> ObjectProblem | None:  # None: it can join a world
+def find_absence_reason(slice_: Slice, heartbeat_timeout: float) -> ObjectProblem | None:  # None: it can join a world
     """Return why a slice is in no world: its problem, a termination notice, or a signal against new pods."""
-    if trouble := find_slice_problem(one, window):
-        return trouble
-    if one.termination_notices:
-        return ObjectProblem(Reason.NODE_TERMINATING, f"termination notice: {one.termination_notices[0]}")
-    if one.avoid_signals:
-        return ObjectProblem(Reason.NODE_AVOIDED, f"avoided node: {one.avoid_signals[0]}")
+    if problem := find_slice_problem(slice_, heartbeat_timeout):
+        return problem
+    if slice_.termination_notices:
+        return ObjectProblem(Reason.NODE_TERMINATING, f"termination notice: {slice_.termination_notices[0]}")
+    if slice_.avoid_signals:
+        return ObjectProblem(Reason.NODE_AVOIDED, f"avoided node: {slice_.avoid_signals[0]}")
     return None
 
 
-def describe_absence(one: Slice, trouble: ObjectProblem) -> str:
+def describe_absence(slice_: Slice, problem: ObjectProblem) -> str:
     """Return the sentence about a slice."""
-    return f"slice {one.number}: {trouble.message or trouble.reason}"
+    return f"slice {slice_.number}: {problem.message or problem.reason}"
 
 
 def _find_host_problem(host: Host, warning: ObjectProblem | None) -> ObjectProblem:
