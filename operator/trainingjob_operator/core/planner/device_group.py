@@ -64,9 +64,9 @@ class DeviceGroup:
         """
         yield from idle.all_gather(2 * num_bytes)
         yield from self.all_reduce(gradient_bytes / self.size)
-        moved = 2 * num_bytes / idle.size + gradient_bytes / self.size
+        num_moved_bytes = 2 * num_bytes / idle.size + gradient_bytes / self.size
         axes = tuple(axis for axis in AXES if axis in (*self.axes, *idle.axes))
-        yield Traffic("ici", axes, round(moved), is_exposed=False)
+        yield Traffic("ici", axes, round(num_moved_bytes), is_exposed=False)
 
     def reduce_scatter(self, num_bytes: float, extra_pieces: int = 0) -> Iterator[Traffic]:
         """Yield what a sum of so many bytes sends of which each device keeps a part."""

@@ -179,32 +179,32 @@ def _check_repeats(spec: TrainingJobSpec, mesh: Mesh, layers: int) -> Iterator[P
 
 def check_model_width(spec: TrainingJobSpec, mesh: Mesh, *, is_filled: bool) -> Iterator[Problem]:
     """Check that the model width is divisible where the spec keeps the built-in sharding rules."""
-    written = spec.parallelism.rules.overrides()
-    if "embed" not in written:
+    overrides = spec.parallelism.rules.overrides()
+    if "embed" not in overrides:
         yield from check_divisible(spec, WIDTH, mesh, is_filled=is_filled)
-    elif spec.model.experts and "expert_embed" not in written:
+    elif spec.model.experts and "expert_embed" not in overrides:
         yield from check_divisible(spec, replace(WIDTH, axes=RULES["expert_embed"]), mesh, is_filled=is_filled)
 
 
 def check_sharding_rules(spec: TrainingJobSpec, mesh: Mesh) -> Iterator[Problem]:
     """Check that the mesh divides the dims of the spec's sharding rules."""
-    written = spec.parallelism.rules.overrides()
-    if not written:
+    overrides = spec.parallelism.rules.overrides()
+    if not overrides:
         return
     degrees = combine_degrees(mesh.ici, mesh.dcn)
-    for name, axes in written.items():
+    for name, axes in overrides.items():
         field, read = RULE_DIMS[name]
         dim, split = read(spec), {axis: degrees[axis] for axis in axes if degrees[axis] > 1}
         if dim % math.prod(split.values()):
             product = " x ".join(f"{axis}={degree}" for axis, degree in split.items())
             divisor = f"{math.prod(split.values())} ({product})" if len(split) > 1 else product
             message = must_divide(divisor, [quote_field(f"spec.{field}", dim)])
-            kept = next(
+            valid_axes = next(
                 axes[:count]
                 for count in range(len(axes), -1, -1)
                 if dim % math.prod(degrees[axis] for axis in axes[:count]) == 0
             )
-            yield Problem(rule_path(name), list(axes), message, (format_axes(kept),))
+            yield Problem(rule_path(name), list(axes), message, (format_axes(valid_axes),))
 
 
 def rule_path(name: str) -> str:
@@ -257,13 +257,13 @@ def _nearest_degrees(
     The axis with degree -1 absorbs the change. Without such an axis the suggestion changes `data` too, because `data`
     splits only the batch.
     """
-    degrees, written = (mesh.ici, spec.parallelism.ici) if path == ICI else (mesh.dcn, spec.parallelism.dcn)
-    rest = next((other for other, degree in written.items() if degree == INFERRED and other != axis), None)
+    degrees, spec_degrees = (mesh.ici, spec.parallelism.ici) if path == ICI else (mesh.dcn, spec.parallelism.dcn)
+    rest = next((other for other, degree in spec_degrees.items() if degree == INFERRED and other != axis), None)
     if rest and not is_filled:
         return tuple(str(near) for near in nearest_divisors(common, getattr(degrees, axis)))
-    kept = math.prod(degree for other, degree in degrees.items() if other not in (axis, rest or "data"))
-    left = math.prod(degree for _, degree in degrees.items()) // kept
-    near = nearest_divisors(math.gcd(common, left), getattr(degrees, axis))
+    fixed = math.prod(degree for other, degree in degrees.items() if other not in (axis, rest or "data"))
+    remaining = math.prod(degree for _, degree in degrees.items()) // fixed
+    near = nearest_divisors(math.gcd(common, remaining), getattr(degrees, axis))
     if rest:
         return tuple(str(degree) for degree in near)
-    return tuple(f"{path}.{axis}: {degree} and {path}.data: {left // degree}" for degree in near)
+    return tuple(f"{path}.{axis}: {degree} and {path}.data: {remaining // degree}" for degree in near)

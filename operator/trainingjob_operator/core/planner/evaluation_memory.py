@@ -26,13 +26,13 @@ class EvaluationPlan:
 def plan_evaluations(spec: TrainingJobSpec, size: SizePlan) -> list[EvaluationPlan]:
     """Return the plan of each evaluation at a size; none if the job cannot train at it."""
     layout = size.layout
-    return [_plan_evaluation(spec, layout, one) for one in spec.evaluation] if layout else []
+    return [_plan_evaluation(spec, layout, evaluation) for evaluation in spec.evaluation] if layout else []
 
 
 def _plan_evaluation(spec: TrainingJobSpec, layout: Layout, evaluation: Evaluation) -> EvaluationPlan:
-    held_out = layout.for_evaluation(evaluation.max_per_device_batch, spec.sequences_per_example)
-    num_bytes = count_evaluation_bytes(spec, held_out)
-    return EvaluationPlan(evaluation.name, held_out.rows_per_shard, held_out.accumulation, num_bytes)
+    evaluation_layout = layout.for_evaluation(evaluation.max_per_device_batch, spec.sequences_per_example)
+    num_bytes = count_evaluation_bytes(spec, evaluation_layout)
+    return EvaluationPlan(evaluation.name, evaluation_layout.rows_per_shard, evaluation_layout.accumulation, num_bytes)
 
 
 def count_evaluation_bytes(spec: TrainingJobSpec, layout: Layout) -> int:
@@ -60,4 +60,4 @@ def list_smaller_limits(spec: TrainingJobSpec, layout: Layout) -> Iterator[int]:
     """Yield the other numbers of examples that a device can evaluate at once, descending from those of a layout."""
     per_example = spec.sequences_per_example
     examples = layout.accumulation * layout.rows_per_shard // per_example
-    yield from (one for one in reversed(divisors(examples)) if one * per_example < layout.rows_per_shard)
+    yield from (divisor for divisor in reversed(divisors(examples)) if divisor * per_example < layout.rows_per_shard)

@@ -24,7 +24,7 @@ from trainingjob_operator.core.planner.workload import Workload, count_chunks_of
 
 def count_step_flops(workload: Workload, layout: Layout) -> int:
     """Return the FLOPs of one device in one step of a layout, including padding and idle pipeline ticks."""
-    return sum(_count_model_flops(one, layout) for one in workload.models)
+    return sum(_count_model_flops(model, layout) for model in workload.models)
 
 
 def _count_model_flops(workload: Workload, layout: Layout) -> int:
@@ -53,7 +53,7 @@ def _count_update_flops(workload: Workload, degrees: Mapping[Axis, int]) -> int:
 
 def count_quantized_step_flops(workload: Workload, layout: Layout) -> int:
     """Return those FLOPs of `count_step_flops` whose operands are quantized."""
-    return sum(_count_quantized_model_flops(one, layout) for one in workload.models)
+    return sum(_count_quantized_model_flops(model, layout) for model in workload.models)
 
 
 def _count_quantized_model_flops(workload: Workload, layout: Layout) -> int:
@@ -79,7 +79,7 @@ def count_visible_flops(workload: Workload, layout: Layout) -> int:
 
     cuDNN and Pallas kernels are single operations in it, whose matmuls it does not show.
     """
-    return sum(_count_visible_model_flops(one, layout) for one in workload.models)
+    return sum(_count_visible_model_flops(model, layout) for model in workload.models)
 
 
 def _count_visible_model_flops(workload: Workload, layout: Layout) -> int:
@@ -109,7 +109,7 @@ def count_useful_flops(workload: Workload) -> int:
     Rematerialization does not count (Chowdhery et al., arXiv 2204.02311, appendix B; the causal half as in NVIDIA's
     Megatron-LM).
     """
-    return sum(_count_useful_model_flops(one) for one in workload.models)
+    return sum(_count_useful_model_flops(model) for model in workload.models)
 
 
 def _count_useful_model_flops(workload: Workload) -> int:

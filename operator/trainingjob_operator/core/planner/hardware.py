@@ -69,28 +69,28 @@ class Accelerator:
 
     def find_topology(self, topology: str) -> SliceTopology | None:  # None: no such slice
         """Return the slice of a topology."""
-        return next((one for one in self.slices if one.topology == topology), None)
+        return next((slice_ for slice_ in self.slices if slice_.topology == topology), None)
 
-    def slice_shape(self, one: SliceTopology, exclusive_topology: str | None) -> SliceShape:
+    def slice_shape(self, slice_: SliceTopology, exclusive_topology: str | None) -> SliceShape:
         """Return the shape of one of the slices. `exclusive_topology` overrides the accelerator's own node label."""
         # A single-host slice has no hosts to keep together, and a node pool holds many of them.
-        own = self.exclusive_topology if one.num_hosts > 1 else ""
-        topology_labels = ((self.topology_label, one.topology),) if self.topology_label else ()
+        own_topology = self.exclusive_topology if slice_.num_hosts > 1 else ""
+        topology_labels = ((self.topology_label, slice_.topology),) if self.topology_label else ()
         return SliceShape(
             accelerator=self.name,
             platform=self.platform,
-            topology=one.topology,
-            num_hosts=one.num_hosts,
-            devices_per_host=one.num_chips // one.num_hosts * self.devices_per_chip,
+            topology=slice_.topology,
+            num_hosts=slice_.num_hosts,
+            devices_per_host=slice_.num_chips // slice_.num_hosts * self.devices_per_chip,
             resource=self.resource,
             node_labels=(*self.node_labels, *topology_labels),
-            exclusive_topology=own if exclusive_topology is None else exclusive_topology,
+            exclusive_topology=own_topology if exclusive_topology is None else exclusive_topology,
             memory_bytes=self.memory_bytes,
             devices_per_chip=self.devices_per_chip,
             taints=(self.resource, *self.taints),
-            torus=tuple(zip(parse_dims(one.topology), one.wraps, strict=True)) if one.wraps else (),
+            torus=tuple(zip(parse_dims(slice_.topology), slice_.wraps, strict=True)) if slice_.wraps else (),
             rates=self.rates,
-            host_memory_bytes=self.host_memory_per_chip * (one.num_chips // one.num_hosts),
+            host_memory_bytes=self.host_memory_per_chip * (slice_.num_chips // slice_.num_hosts),
         )
 
 
@@ -120,7 +120,7 @@ class Hardware:
 
     def in_namespace(self, namespace: str) -> "Hardware":
         """Return the table for the jobs of a namespace, with the profiles that they may have; empty: all."""
-        allowed = {name: one for name, one in self.profiles.items() if one.is_allowed_in(namespace)}
+        allowed = {name: profile for name, profile in self.profiles.items() if profile.is_allowed_in(namespace)}
         if len(allowed) == len(self.profiles):
             return self
         withheld = frozenset(self.profiles.keys() - allowed.keys())
@@ -139,29 +139,33 @@ class Hardware:
         if accelerator == CPU:
             return _cpu_shape(topology, exclusive_topology)
         row = self.accelerators_by_name.get(accelerator)
-        one = row.find_topology(topology) if row else None
-        return row.slice_shape(one, exclusive_topology) if row and one else None
+        slice_ = row.find_topology(topology) if row else None
+        return row.slice_shape(slice_, exclusive_topology) if row and slice_ else None
 
     def nearest_topologies(self, accelerator: str, topology: str, count: int = 2) -> list[str]:
-        """Return the accelerator's topologies closest to a wanted one, closest first, each with its number of chips."""
-        wanted = parse_dims(topology)
+        """Return the accelerator's topologies closest to a requested one, closest first, each with its chip count."""
+        requested = parse_dims(topology)
         if accelerator == CPU:
-            hosts, devices, *_ = (*wanted, 1, 1)
+            hosts, devices, *_ = (*requested, 1, 1)
             return [format_dims((min(max(hosts, 1), CPU_MAX[0]), min(max(devices, 1), CPU_MAX[1])))]
         row = self.accelerators_by_name[accelerator]
         noun = "GPU" if row.platform == "cuda" else "chip"
-        nearest = sorted(row.slices, key=lambda one: _distance(wanted, parse_dims(one.topology)))
-        return [f"{as_text(one.topology)} ({pluralize(one.num_chips, noun)})" for one in nearest[:count]]
+        nearest = sorted(row.slices, key=lambda slice_: _distance(requested, parse_dims(slice_.topology)))
+        return [f"{as_text(slice_.topology)} ({pluralize(slice_.num_chips, noun)})" for slice_ in nearest[:count]]
 
     def larger_topologies(self, shape: SliceShape) -> list[str]:
         """Return the most compact topology of each larger number of chips, ascending; none for `cpu`."""
         if shape.accelerator == CPU:
             return []
-        larger = [one for one in self.accelerators_by_name[shape.accelerator].slices if one.num_chips > shape.num_chips]
-        larger.sort(key=lambda one: (one.num_chips, max(parse_dims(one.topology))))
+        larger = [
+            slice_
+            for slice_ in self.accelerators_by_name[shape.accelerator].slices
+            if slice_.num_chips > shape.num_chips
+        ]
+        larger.sort(key=lambda slice_: (slice_.num_chips, max(parse_dims(slice_.topology))))
         compact: dict[int, str] = {}
-        for one in larger:
-            compact.setdefault(one.num_chips, one.topology)
+        for slice_ in larger:
+            compact.setdefault(slice_.num_chips, slice_.topology)
         return list(compact.values())
 
 
@@ -178,15 +182,15 @@ def format_dims(dims: Dims) -> str:
 
 def _cpu_shape(topology: str, exclusive_topology: str | None) -> SliceShape | None:  # None: no such slice
     dims = parse_dims(topology)
-    if len(dims) != len(CPU_MAX) or not all(1 <= dim <= most for dim, most in zip(dims, CPU_MAX, strict=True)):
+    if len(dims) != len(CPU_MAX) or not all(1 <= dim <= maximum for dim, maximum in zip(dims, CPU_MAX, strict=True)):
         return None
     num_hosts, devices_per_host = dims
     return SliceShape(CPU, "cpu", topology, num_hosts, devices_per_host, "", (), exclusive_topology or "", 0)
 
 
-def _distance(wanted: Dims, dims: Dims) -> tuple[float, Dims]:
+def _distance(requested: Dims, dims: Dims) -> tuple[float, Dims]:
     """Return the distance of two topologies: by number of chips first, then by dims in any order."""
-    chips = abs(math.log(math.prod(dims) / max(math.prod(wanted), 1)))
-    padded = [*sorted(wanted), *[1] * len(dims)][: len(dims)]
-    apart = sum(abs(a - b) for a, b in zip(padded, sorted(dims), strict=True))
-    return chips + apart / (1 + sum(dims)), dims
+    chips = abs(math.log(math.prod(dims) / max(math.prod(requested), 1)))
+    padded = [*sorted(requested), *[1] * len(dims)][: len(dims)]
+    difference = sum(abs(a - b) for a, b in zip(padded, sorted(dims), strict=True))
+    return chips + difference / (1 + sum(dims)), dims

@@ -23,11 +23,11 @@ def axis_bandwidths(shape: SliceShape, ici: AxisDegrees) -> Mapping[Axis, float]
     rates = shape.rates
     if not shape.torus:
         return {axis: rates.link * rates.num_links for axis, _ in ici.sharded()}
-    return {place.axis: rates.link * _count_links(place, shape) for place in place_axes(shape, ici)}
+    return {placement.axis: rates.link * _count_links(placement, shape) for placement in place_axes(shape, ici)}
 
 
-def _count_links(place: AxisPlacement, shape: SliceShape) -> int:
+def _count_links(placement: AxisPlacement, shape: SliceShape) -> int:
     """Return the number of links that a device uses at once to send along an axis."""
-    if not place.spans:  # along one ring through all chips
-        return 2 if place.degree == shape.num_devices >= MIN_RING_SIZE else 1
-    return sum(2 if span.wraps and span.dim_size >= MIN_RING_SIZE else 1 for span in place.spans)
+    if not placement.spans:  # along one ring through all chips
+        return 2 if placement.degree == shape.num_devices >= MIN_RING_SIZE else 1
+    return sum(2 if span.wraps and span.dim_size >= MIN_RING_SIZE else 1 for span in placement.spans)

@@ -157,8 +157,8 @@ class DeviceMemory:
         return self.chunked_loss, *self.peak_points[1:]
 
     def _saved_per_sequence(self, saved_microbatches: int, microbatches: int) -> int:
-        held = saved_microbatches * self.residuals_per_sequence + microbatches * self.taught_per_sequence
-        return held + self.kept_inputs_per_sequence
+        saved = saved_microbatches * self.residuals_per_sequence + microbatches * self.taught_per_sequence
+        return saved + self.kept_inputs_per_sequence
 
     def max_sequences(
         self, memory_bytes: int, saved_microbatches: int, *, microbatches: int = 1, keeps_table: bool = True
@@ -175,8 +175,8 @@ class DeviceMemory:
             return min([(free - point.fixed_bytes) // (saved + point.per_sequence) for point in points])
 
         in_chunks = fit((self.chunked_loss, *self.peak_points[1:]))
-        whole = min(fit(self.peak_points), self.max_whole_sequences)
-        return max(in_chunks if in_chunks > self.max_whole_sequences else whole, 0)
+        unchunked = min(fit(self.peak_points), self.max_whole_sequences)
+        return max(in_chunks if in_chunks > self.max_whole_sequences else unchunked, 0)
 
 
 def estimate_device_memory(spec: TrainingJobSpec, degrees: Mapping[Axis, int]) -> DeviceMemory:
@@ -338,7 +338,7 @@ def _estimate_teacher(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> 
 def _largest_piece(tensors: Sequence[Tensor], slots: Mapping[str, int], ways: ShardCounts, data: int) -> int:
     """Return the most bytes of slots that an update brings to a device at once: those of a layer, or of a tensor."""
     layers: dict[int, int] = defaultdict(int)
-    whole = [0]
+    tensor_bytes = [0]
     for tensor in tensors:
         if tensor.is_stacked:
             shards = shards_of_dim(tensor.axes[0], tensor.shape[0], ways)
@@ -347,8 +347,8 @@ def _largest_piece(tensors: Sequence[Tensor], slots: Mapping[str, int], ways: Sh
             steps = tensor.shape[0] // shards
             layers[steps] += slots[tensor.name] // steps
         else:
-            whole.append(slots[tensor.name])
-    return max([*whole, *layers.values()])
+            tensor_bytes.append(slots[tensor.name])
+    return max([*tensor_bytes, *layers.values()])
 
 
 def _chunk_bytes(program: Workload, logits: int, numbers: int) -> tuple[int, int]:

@@ -58,7 +58,7 @@ def check_degree_form(path: str, degrees: AxisDegrees) -> tuple[Problem, ...]:
         names = join_words(f"`{axis}`" for axis in rest)
         message = f"at most one degree may be -1, but {names} are. Only one degree can be inferred."
         # One of the axes keeps -1; the others get degree 1.
-        nearest = tuple(" and ".join(f"{axis}: 1" for axis in rest if axis != kept) for kept in rest)
+        nearest = tuple(" and ".join(f"{axis}: 1" for axis in rest if axis != inferred) for inferred in rest)
         problems.append(Problem(path, dict.fromkeys(rest, INFERRED), message, nearest))
     return tuple(problems)
 
@@ -103,18 +103,18 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(sorted({*small, *(number // divisor for divisor in small)}))
 
 
-def nearest_divisors(number: int, wanted: int) -> tuple[int, ...]:
-    """Return the divisors of a number next below and next above a wanted number, ascending."""
+def nearest_divisors(number: int, target: int) -> tuple[int, ...]:
+    """Return the divisors of a number next below and next above a target, ascending."""
     all_divisors = divisors(number)
     return (
-        *all_divisors[: bisect_left(all_divisors, wanted)][-1:],
-        *all_divisors[bisect_right(all_divisors, wanted) :][:1],
+        *all_divisors[: bisect_left(all_divisors, target)][-1:],
+        *all_divisors[bisect_right(all_divisors, target) :][:1],
     )
 
 
-def nearest_multiples(factor: int, wanted: int) -> tuple[int, ...]:
-    """Return the multiples of a factor next below and next above a wanted number, ascending."""
-    below = wanted // factor * factor
+def nearest_multiples(factor: int, target: int) -> tuple[int, ...]:
+    """Return the multiples of a factor next below and next above a target, ascending."""
+    below = target // factor * factor
     return (below, below + factor) if below else (factor,)
 
 
@@ -130,10 +130,10 @@ def _nearest_changes(degrees: AxisDegrees, total: int) -> tuple[str, ...]:
             continue
         # An axis with degree -1 absorbs the rest, so any divisor of the rest works. Without one the degree must be
         # exact.
-        left, over = divmod(total, known // degree)
-        if over:
+        remaining, remainder = divmod(total, known // degree)
+        if remainder:
             continue
-        fitting = nearest_divisors(left, degree) if rest else (left,)
+        fitting = nearest_divisors(remaining, degree) if rest else (remaining,)
         changes += [
             (_implausibility(axis, degree, value), abs(value - degree), f"{axis}: {value}") for value in fitting
         ]

@@ -67,8 +67,8 @@ def _find_oom_fixes(
     larger_shapes = (hardware.find_shape(shape.accelerator, topology) for topology in hardware.larger_topologies(shape))
     larger = [larger_shape for larger_shape in larger_shapes if larger_shape]
 
-    def relax(changed: TrainingJobSpec, on: SliceShape) -> TrainingJobSpec | None:
-        return _find_remat(changed, on, num_slices, counter)
+    def relax(changed: TrainingJobSpec, target: SliceShape) -> TrainingJobSpec | None:
+        return _find_remat(changed, target, num_slices, counter)
 
     def find_on_same_devices(length: int) -> list[str]:
         short = _shorten_sequence(spec, length)
@@ -85,37 +85,41 @@ def _find_oom_fixes(
         if base is None or pod_memory_bytes is None:
             return []
         meshes = _auto_mesh_variants(base, shape, num_slices, counter)
-        changes = [one for one in (base, relax(base, shape), *meshes) if one]
-        sized = ((one, _require_pod_memory(one, shape, num_slices, pod_memory_bytes, counter)) for one in changes)
-        return [_describe_change(spec, shape, one, shape, memory) for one, memory in sized if memory is not None]
+        changes = [change for change in (base, relax(base, shape), *meshes) if change]
+        sized = (
+            (change, _require_pod_memory(change, shape, num_slices, pod_memory_bytes, counter)) for change in changes
+        )
+        return [_describe_change(spec, shape, change, shape, memory) for change, memory in sized if memory is not None]
 
     @cache
     def find(length: int) -> list[str]:
         fitting = _find_larger(_shorten_sequence(spec, length), larger, num_slices, counter)
         return find_on_same_devices(length) or [_describe_change(spec, shape, *fix) for fix in fitting]
 
-    whole = spec.training.sequence_length
+    full_length = spec.training.sequence_length
     meshes = [
         _describe_change(spec, shape, changed, shape)
         for changed in _auto_mesh_variants(spec, shape, num_slices, counter)
     ]
-    on_same_devices = [*meshes, *find_on_same_devices(whole)]
-    ways = on_same_devices or find(whole)
-    if not ways:
-        least = next((one for one in larger if may_hold_state(spec, one, num_slices)), shape)
-        ways = [
-            _describe_change(spec, shape, changed, least)
-            for changed in _auto_mesh_variants(spec, least, num_slices, counter)
+    on_same_devices = [*meshes, *find_on_same_devices(full_length)]
+    fixes = on_same_devices or find(full_length)
+    if not fixes:
+        smallest = next(
+            (larger_shape for larger_shape in larger if may_hold_state(spec, larger_shape, num_slices)), shape
+        )
+        fixes = [
+            _describe_change(spec, shape, changed, smallest)
+            for changed in _auto_mesh_variants(spec, smallest, num_slices, counter)
         ]
     if not on_same_devices:
-        ways = [*ways, *find_offloaded()]
-    if not ways:  # The longest halved sequence that fits, by bisection: a shorter sequence takes less memory.
-        halved = [whole >> halvings for halvings in range(1, whole.bit_length() - 1)]
+        fixes = [*fixes, *find_offloaded()]
+    if not fixes:  # The longest halved sequence that fits, by bisection: a shorter sequence takes less memory.
+        halved = [full_length >> halvings for halvings in range(1, full_length.bit_length() - 1)]
         fitting = halved[bisect_left(halved, True, key=lambda length: bool(find(length))) :]  # noqa: FBT003
-        ways = find(fitting[0]) if fitting else []
+        fixes = find(fitting[0]) if fitting else []
     # Drop a suggestion if a subset of its changes fits too.
-    parts = {way: set(way.split(" and ")) for way in ways}
-    return [way for way in parts if not any(other < parts[way] for other in parts.values())]
+    parts = {fix: set(fix.split(" and ")) for fix in fixes}
+    return [fix for fix in parts if not any(other < parts[fix] for other in parts.values())]
 
 
 def _find_remat(
@@ -131,21 +135,21 @@ def _find_remat(
     if not others or not _fits(_with_remat(spec, last), shape, num_slices, counter):
         return None
     relaxed = (_with_remat(spec, remat) for remat in others[1:])
-    return next((one for one in relaxed if _fits(one, shape, num_slices, counter)), _with_remat(spec, last))
+    return next((changed for changed in relaxed if _fits(changed, shape, num_slices, counter)), _with_remat(spec, last))
 
 
 def _find_larger(
     spec: TrainingJobSpec, larger: Sequence[SliceShape], num_slices: int, counter: PlanCounter
 ) -> Iterator[tuple[TrainingJobSpec, SliceShape]]:
     """Yield the smallest larger slice that a spec fits, with another remat policy and unchanged."""
-    for on in larger:
-        relaxed = _find_remat(spec, on, num_slices, counter)
+    for shape in larger:
+        relaxed = _find_remat(spec, shape, num_slices, counter)
         if relaxed:
-            yield relaxed, on
+            yield relaxed, shape
             break
-    on_unchanged = next((one for one in larger if _fits(spec, one, num_slices, counter)), None)
-    if on_unchanged:
-        yield spec, on_unchanged
+    unchanged_shape = next((shape for shape in larger if _fits(spec, shape, num_slices, counter)), None)
+    if unchanged_shape:
+        yield spec, unchanged_shape
 
 
 def _auto_mesh_variants(

@@ -111,8 +111,8 @@ def assemble_plan(spec: TrainingJobSpec, shape: SliceShape, sizes: SizeOutcomes,
 def _set_snapshot_interval(spec: TrainingJobSpec, snapshots: SnapshotPlan | None) -> TrainingJobSpec:
     if snapshots is None:
         return spec
-    written = Snapshots(every_steps=snapshots.every_steps, medium=snapshots.medium)
-    return spec.model_copy(update={"checkpoint": spec.checkpoint.model_copy(update={"snapshots": written})})
+    updated = Snapshots(every_steps=snapshots.every_steps, medium=snapshots.medium)
+    return spec.model_copy(update={"checkpoint": spec.checkpoint.model_copy(update={"snapshots": updated})})
 
 
 def plan_program_sizes(spec: TrainingJobSpec, shape: SliceShape) -> dict[int, SizePlan]:

@@ -8,9 +8,9 @@ def quote_field(path: str, value: object) -> str:
     return f"`{path}` ({value})"
 
 
-def join_words(words: Iterable[str]) -> str:
-    """Return words as an enumeration: `a`, `a and b`, `a, b and c`."""
-    *first, last = words
+def join_words(items: Iterable[str]) -> str:
+    """Return items as an enumeration: `a`, `a and b`, `a, b and c`."""
+    *first, last = items
     return f"{', '.join(first)} and {last}" if first else last
 
 

@@ -44,11 +44,11 @@ def estimate_replica_costs(spec: TrainingJobSpec, layout: Layout, num_replicas: 
     degrees = {**combine_degrees(layout.ici, layout.dcn), "data": 1}  # replicas of a shard are on several hosts
     ways = count_shards(degrees, merge_rules(spec.parallelism.rules.overrides()))
     trained = [leaf for leaf in describe_workload(spec).network.tensors if leaf.is_trainable]
-    held = 0
+    num_values = 0
     for leaf in trained:
         shard = leaf.shard_size(ways)
-        held += min(layout.devices_per_host, leaf.size // shard) * shard
-    delta = FLOAT32 * held
+        num_values += min(layout.devices_per_host, leaf.size // shard) * shard
+    delta = FLOAT32 * num_values
     return ReplicaCosts(
         kept_bytes=2 * delta,
         update_bytes=delta,

@@ -92,10 +92,10 @@ def predict_step(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> Ro
         overlapped_seconds=max(
             [
                 _offload_seconds(workload, shape, layout),
-                *_transfer_seconds((one for one in traffic if not one.is_exposed), shape, layout).values(),
+                *_transfer_seconds((item for item in traffic if not item.is_exposed), shape, layout).values(),
             ]
         ),
-        exposed_seconds=sum(_transfer_seconds((one for one in traffic if one.is_exposed), shape, layout).values())
+        exposed_seconds=sum(_transfer_seconds((item for item in traffic if item.is_exposed), shape, layout).values())
         + update_transfer_seconds(spec, shape, layout),
         mfu=0.0,
     )
@@ -135,32 +135,32 @@ def _peak(spec: TrainingJobSpec, shape: SliceShape) -> float:
 
 def predict_sizes(plan: Plan) -> dict[int, Roofline]:
     """Return the roofline of each valid size; empty where the accelerator's rates are unknown."""
-    found = {one.num_slices: predict_step(plan.spec, plan.shape, one.layout) for one in plan.sizes if one.layout}
+    found = {size.num_slices: predict_step(plan.spec, plan.shape, size.layout) for size in plan.sizes if size.layout}
     return {num_slices: roofline for num_slices, roofline in found.items() if roofline}
 
 
 def _sum_bytes(traffic: Iterable[Traffic], network: Network) -> int:
-    return sum(one.num_bytes for one in traffic if one.network == network)
+    return sum(item.num_bytes for item in traffic if item.network == network)
 
 
 def _transfer_seconds(traffic: Iterable[Traffic], shape: SliceShape, layout: Layout) -> dict[Network, float]:
     """Return the seconds that each network needs for some traffic."""
-    inside = axis_bandwidths(shape, layout.ici)
+    bandwidths = axis_bandwidths(shape, layout.ici)
     seconds: dict[Network, float] = defaultdict(float)
-    for one in traffic:
-        ici = sum(inside[axis] for axis in one.axes if axis in inside)
-        rate = shape.rates.network if one.network == "dcn" else ici
-        seconds[one.network] += one.num_bytes / rate
+    for item in traffic:
+        ici = sum(bandwidths[axis] for axis in item.axes if axis in bandwidths)
+        rate = shape.rates.network if item.network == "dcn" else ici
+        seconds[item.network] += item.num_bytes / rate
     return seconds
 
 
 def _repeated_share(workload: Workload, degrees: Mapping[Axis, int]) -> float:
     """Return the share of the forward pass that the backward pass repeats: 1 if it saves the input of layers alone."""
-    shard, least = workload.shard(degrees), SavedActivations(frozenset())
+    shard, no_saved_activations = workload.shard(degrees), SavedActivations(frozenset())
     blocks = workload.network.blocks.items()
     repeated = sum([count * block.flops(shard, workload.memory.saved).recomputed for block, count in blocks])
-    whole = sum([count * block.flops(shard, least).recomputed for block, count in blocks])
-    return repeated / whole if whole else 0.0  # no gradient passes the layers
+    full = sum([count * block.flops(shard, no_saved_activations).recomputed for block, count in blocks])
+    return repeated / full if full else 0.0  # no gradient passes the layers
 
 
 def _offload_seconds(workload: Workload, shape: SliceShape, layout: Layout) -> float:
@@ -186,7 +186,7 @@ def _count_layer_passes(workload: Workload, layout: Layout) -> float:
 
 def _memory_traffic_bytes(workload: Workload, layout: Layout) -> float:
     """Return the bytes that move between a device and its memory in one step."""
-    return sum(_model_traffic_bytes(one, layout) for one in workload.models)
+    return sum(_model_traffic_bytes(model, layout) for model in workload.models)
 
 
 def _model_traffic_bytes(workload: Workload, layout: Layout) -> float:
@@ -194,21 +194,21 @@ def _model_traffic_bytes(workload: Workload, layout: Layout) -> float:
     device = estimate_workload_memory(replace(workload, memory=Memory()), {**degrees, "data": 1})
     # Stages that alternate run forward twice.
     passes = 2 + workload.pipeline.alternates(degrees["stage"]) + _repeated_share(workload, degrees)
-    turns = _count_layer_passes(workload, layout)
-    reads = layout.accumulation * workload.schedule(layout).lm_head_runs
+    stage_runs = _count_layer_passes(workload, layout)
+    lm_head_runs = layout.accumulation * workload.schedule(layout).lm_head_runs
     layers = device.gathered_layers
     layer_passes = (passes + 1) * layers[Gradients.ALL] + passes * layers[Gradients.INPUT] + layers[Gradients.NONE]
-    matrices = layer_passes * turns + (passes + 1) * device.gathered_modules * reads
-    matrices += workload.network.num_head_matmuls * device.gathered_lm_head * reads
-    kept = passes * device.residuals_per_sequence * layout.rows_per_shard * turns
-    logits = 2 * device.logits_per_sequence * layout.rows_per_shard * reads
+    matrices = layer_passes * stage_runs + (passes + 1) * device.gathered_modules * lm_head_runs
+    matrices += workload.network.num_head_matmuls * device.gathered_lm_head * lm_head_runs
+    residuals = passes * device.residuals_per_sequence * layout.rows_per_shard * stage_runs
+    logits = 2 * device.logits_per_sequence * layout.rows_per_shard * lm_head_runs
     # Each chunk of the logits adds to the gradient of the LM head.
     num_chunks = count_chunks_of_loss(workload, degrees, layout.rows_per_shard)
     head_gradient = device.gathered_lm_head / workload.compute_bytes * workload.network.head_matrix.is_trainable
-    chunk_sums = 2 * FLOAT32 * head_gradient * (num_chunks - 1) * reads
-    sums = 2 * device.gradients * layout.accumulation
+    chunk_sums = 2 * FLOAT32 * head_gradient * (num_chunks - 1) * lm_head_runs
+    gradient_sums = 2 * device.gradients * layout.accumulation
     # The optimizer reads the parameter, its gradient and its slots, and writes all of them but the gradient.
     # Slots that come from the host are written and read once more.
     slots = 2 * device.optimizer + 4 * device.offloaded_slots
     update = 3 * FLOAT32 * device.gradients / workload.gradient_bytes + slots
-    return matrices + kept + logits + sums + chunk_sums + update
+    return matrices + residuals + logits + gradient_sums + chunk_sums + update

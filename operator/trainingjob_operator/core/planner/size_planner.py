@@ -117,22 +117,22 @@ class SizePlanner:
             accumulation=batch.accumulation,
             microbatches=batch.microbatches,
             padding_rows=batch.padding,
-            smaller_batches=tuple(_describe_split(size, one) for size, one in smaller.items()),
+            smaller_batches=tuple(_describe_split(size, batch_split) for size, batch_split in smaller.items()),
         )
         estimates = [
             device.estimate(
-                one.sequences,
-                one.saved_microbatches,
-                microbatches=one.microbatches,
-                keeps_embedding=keeps_embedding and one.accumulation > 1,
-                accumulates=one.accumulation > 1,
+                batch_split.sequences,
+                batch_split.saved_microbatches,
+                microbatches=batch_split.microbatches,
+                keeps_embedding=keeps_embedding and batch_split.accumulation > 1,
+                accumulates=batch_split.accumulation > 1,
             )
-            for one in (batch, *smaller.values())
+            for batch_split in (batch, *smaller.values())
         ]
         return SizePlan(
             num_slices,
             layout,
-            max(estimates, key=lambda one: one.total),
+            max(estimates, key=lambda estimate: estimate.total),
             loss_chunks=count_chunks_of_loss(describe_workload(spec), degrees, batch.sequences),
         )
 
@@ -199,7 +199,7 @@ def _check_splits(spec: TrainingJobSpec, mesh: Mesh) -> list[Problem]:
     """Check that the mesh divides the dims that it shards. `data` does not matter, because it splits only the batch."""
     problems, teacher = _check_model_splits(spec, mesh), describe_teacher(spec)
     of_teacher = map(move_to_teacher, _check_model_splits(teacher, mesh) if teacher else ())
-    return [*problems, *(one for one in of_teacher if one not in problems)]
+    return [*problems, *(problem for problem in of_teacher if problem not in problems)]
 
 
 def _check_model_splits(spec: TrainingJobSpec, mesh: Mesh) -> list[Problem]:

@@ -56,15 +56,15 @@ def plan_snapshots(
     The largest size has the shortest step, the smallest size has the largest snapshot. The interval therefore follows
     from these two.
     """
-    wanted, sizes = spec.checkpoint.snapshots, list(layouts)
-    if wanted is None or not sizes:
+    snapshots, sizes = spec.checkpoint.snapshots, list(layouts)
+    if snapshots is None or not sizes:
         return None
-    interval = wanted.every_steps or max(choose_interval(spec, shape, layout) for layout in (sizes[0], sizes[-1]))
+    interval = snapshots.every_steps or max(choose_interval(spec, shape, layout) for layout in (sizes[0], sizes[-1]))
     return SnapshotPlan(
         interval,
         max_snapshot_bytes(spec, sizes),
-        is_interval_chosen=wanted.every_steps is None,
-        medium=wanted.medium,
+        is_interval_chosen=snapshots.every_steps is None,
+        medium=snapshots.medium,
     )
 
 
@@ -117,9 +117,9 @@ def _state_bytes(spec: TrainingJobSpec, layout: Layout, params: Iterable[Tensor]
     return -(-total // _MIB) * _MIB
 
 
-def is_snapshot_compatible(spec: TrainingJobSpec, taken: Layout, wanted: Layout) -> bool:
+def is_snapshot_compatible(spec: TrainingJobSpec, source: Layout, target: Layout) -> bool:
     """Return whether a snapshot of one size can be restored at another: both shard the state alike."""
-    return _state_degrees(spec, taken) == _state_degrees(spec, wanted)
+    return _state_degrees(spec, source) == _state_degrees(spec, target)
 
 
 def choose_interval(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> int:

@@ -189,7 +189,7 @@ class Searched:
 class MeshSearch:
     """A search for the mesh of a job. Equal searches have the same result, which is cached."""
 
-    question: _SearchKey
+    key: _SearchKey
     shape: SliceShape
     slices: Sequence[int]
     remats: Sequence[Remat]
@@ -204,7 +204,7 @@ class MeshSearch:
 @lru_cache(maxsize=256)
 def _run_search(search: MeshSearch) -> Searched:
     counter = PlanCounter(search.max_host_bytes)
-    choice = _search(search, search.question.spec, search.shape, counter)
+    choice = _search(search, search.key.spec, search.shape, counter)
     return Searched(choice, counter.num_plans)
 
 
@@ -224,16 +224,18 @@ def _search(search: MeshSearch, spec: TrainingJobSpec, shape: SliceShape, counte
         if is_full_search
         else ((_limit_factorizations(small), SLICE_AXES[:-1]), (_limit_factorizations(factorizations), SLICE_AXES))
     )
-    for tried, slice_axes in searches:
+    for searched, slice_axes in searches:
         candidates = _list_candidates(
-            search, rated_shape, tried, slice_axes if slices[-1] > 1 else SLICE_AXES[:1], counter
+            search, rated_shape, searched, slice_axes if slices[-1] > 1 else SLICE_AXES[:1], counter
         )
         finalists = sorted(candidates, key=_rank)
         fitting = (
             candidate for candidate in finalists if _fits_all_sizes(candidate.apply(spec), shape, slices, counter)
         )
         best = islice(fitting, FINALISTS)
-        ranked = sorted((_score_smallest_size(one, spec, rated_shape, slices, counter) for one in best), key=_rank)
+        ranked = sorted(
+            (_score_smallest_size(candidate, spec, rated_shape, slices, counter) for candidate in best), key=_rank
+        )
         if ranked:
             return Choice(ranked[0], tuple(ranked[1 : 1 + RUNNERS_UP]), len(finalists), is_timed)
     return None
@@ -253,50 +255,56 @@ def _factorize_slice(spec: TrainingJobSpec, num_devices: int) -> Iterator[Mappin
         "tensor": math.gcd(dims["heads"], dims.get("kv_heads", 0), dims["mlp"]),  # latent attention has no such dim
     }
 
-    def extend(axes: Sequence[Axis], left: int, width: int) -> Iterator[dict[Axis, int]]:
+    def extend(axes: Sequence[Axis], remaining: int, width: int) -> Iterator[dict[Axis, int]]:
         if not axes:
-            yield {"data": left} if left > 1 else {}
+            yield {"data": remaining} if remaining > 1 else {}
             return
         axis, *rest = axes
-        for degree in divisors(math.gcd(left, bounds[axis])):
+        for degree in divisors(math.gcd(remaining, bounds[axis])):
             splits_width = axis in ("fsdp", "expert", "context")
             if splits_width and width % degree:
                 continue
-            for others in extend(rest, left // degree, width // degree if splits_width else width):
-                yield {axis: degree, **others} if degree > 1 else others
+            for other_degrees in extend(rest, remaining // degree, width // degree if splits_width else width):
+                yield {axis: degree, **other_degrees} if degree > 1 else other_degrees
 
     return extend(tuple(axis for axis in AXES if axis != "data"), num_devices, dims["embed"])
 
 
-def _limit_factorizations(cuts: Sequence[Mapping[Axis, int]]) -> list[Mapping[Axis, int]]:
+def _limit_factorizations(factorizations: Sequence[Mapping[Axis, int]]) -> list[Mapping[Axis, int]]:
     """Return at most `MAX_FACTORIZATIONS` factorizations, in their order.
 
     The selection prefers a small `data` degree, which replicates less of the state, and then few axes.
     """
-    ranked = sorted(range(len(cuts)), key=lambda index: (cuts[index].get("data", 1), len(cuts[index])))
-    return [cuts[index] for index in sorted(ranked[:MAX_FACTORIZATIONS])]
+    ranked = sorted(
+        range(len(factorizations)), key=lambda index: (factorizations[index].get("data", 1), len(factorizations[index]))
+    )
+    return [factorizations[index] for index in sorted(ranked[:MAX_FACTORIZATIONS])]
 
 
 def _list_candidates(
     search: MeshSearch,
     shape: SliceShape,
-    cuts: Sequence[Mapping[Axis, int]],
+    factorizations: Sequence[Mapping[Axis, int]],
     outer: Sequence[Axis],
     counter: PlanCounter,
 ) -> Iterator[Candidate]:
     """Yield the candidates that fit at the largest size, each with the first remat policy that fits."""
-    spec, num_slices, remats = search.question.spec, search.slices[-1], search.remats
+    spec, num_slices, remats = search.key.spec, search.slices[-1], search.remats
     offload = None if search.max_host_bytes is None else (*(spec.memory.offload or ()), OPTIMIZER)
 
-    def measure(cut: Mapping[Axis, int], axis: Axis, remat: Remat) -> Candidate | None:  # None: it does not fit
-        one = Candidate(AxisDegrees(**cut), AxisDegrees(**{"data": 1, axis: INFERRED}), remat, 0.0, 0.0, offload)
-        seconds = _step_seconds(one.apply(spec), shape, num_slices, counter)
-        return replace(one, step_seconds=seconds, score=seconds) if seconds else None
+    def measure(
+        factorization: Mapping[Axis, int], axis: Axis, remat: Remat
+    ) -> Candidate | None:  # None: it does not fit
+        measured = Candidate(
+            AxisDegrees(**factorization), AxisDegrees(**{"data": 1, axis: INFERRED}), remat, 0.0, 0.0, offload
+        )
+        seconds = _step_seconds(measured.apply(spec), shape, num_slices, counter)
+        return replace(measured, step_seconds=seconds, score=seconds) if seconds else None
 
     guess = 0
-    for cut in cuts:
+    for factorization in factorizations:
         for axis in outer:
-            guess, candidate = find_first(lambda index: measure(cut, axis, remats[index]), len(remats), guess)  # noqa: B023
+            guess, candidate = find_first(lambda index: measure(factorization, axis, remats[index]), len(remats), guess)  # noqa: B023
             if candidate:
                 yield candidate
 
@@ -318,16 +326,18 @@ def find_first[T](measure: Callable[[int], T | None], end: int, guess: int) -> t
 
 
 def _score_smallest_size(
-    one: Candidate, spec: TrainingJobSpec, shape: SliceShape, slices: Sequence[int], counter: PlanCounter
+    candidate: Candidate, spec: TrainingJobSpec, shape: SliceShape, slices: Sequence[int], counter: PlanCounter
 ) -> Candidate:
     """Return a candidate whose score includes the step time at the smallest size. The candidate fits all sizes."""
     if len(slices) == 1:
-        return one
-    return replace(one, score=one.step_seconds + _step_seconds(one.apply(spec), shape, slices[0], counter))
+        return candidate
+    return replace(
+        candidate, score=candidate.step_seconds + _step_seconds(candidate.apply(spec), shape, slices[0], counter)
+    )
 
 
-def _rank(one: Candidate) -> tuple[float, int]:
-    return one.rank
+def _rank(candidate: Candidate) -> tuple[float, int]:
+    return candidate.rank
 
 
 def _step_seconds(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, counter: PlanCounter) -> float:

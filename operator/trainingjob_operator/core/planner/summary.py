@@ -25,7 +25,9 @@ def describe_plan(plan: Plan) -> PlanStatus:
         trainable_parameters=plan.num_trainable_parameters,
         tokens_per_step=plan.tokens_per_step,
         sizes=sizes,
-        kernels=tuple(KernelStatus(part=one.part, name=one.name, reason=one.reason) for one in plan.kernels),
+        kernels=tuple(
+            KernelStatus(part=kernel.part, name=kernel.name, reason=kernel.reason) for kernel in plan.kernels
+        ),
         optimizer_memory=OptimizerMemoryStatus(name=memory.name, reason=memory.reason) if memory else None,
     )
 

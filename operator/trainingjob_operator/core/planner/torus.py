@@ -53,7 +53,7 @@ def place_axes(shape: SliceShape, ici: AxisDegrees) -> tuple[AxisPlacement, ...]
     dims = (*shape.torus, *cores)
     names = (*_NAMES[: len(shape.torus)], *([CORE] if cores else ()))
     sizes = tuple(size for size, _ in dims)
-    places = assign_dims(sizes, [degree for _, degree in split], fast=len(shape.torus) if cores else None)
+    placements = assign_dims(sizes, [degree for _, degree in split], fast=len(shape.torus) if cores else None)
     return tuple(
         AxisPlacement(
             axis,
@@ -64,7 +64,7 @@ def place_axes(shape: SliceShape, ici: AxisDegrees) -> tuple[AxisPlacement, ...]
                 if share > 1
             ),
         )
-        for (axis, degree), shares in zip(split, places, strict=True)
+        for (axis, degree), shares in zip(split, placements, strict=True)
     )
 
 
@@ -81,11 +81,13 @@ def _assign_whole_dims(dims: Sequence[int], degrees: Sequence[int], fast: int | 
     free = list(dims)
     shares: list[Shares] = []
     for degree in reversed(degrees):
-        chosen = next((places for places in _dim_sets(len(dims), fast) if _volume(free, places) == degree), None)
+        chosen = next(
+            (dim_indices for dim_indices in _dim_sets(len(dims), fast) if _volume(free, dim_indices) == degree), None
+        )
         if chosen is None:
             return ()
         shares.append(tuple(dims[dim_index] if dim_index in chosen else 1 for dim_index in range(len(dims))))
-        free = [0 if place in chosen else size for place, size in enumerate(free)]
+        free = [0 if dim_index in chosen else size for dim_index, size in enumerate(free)]
     return tuple(reversed(shares))
 
 
@@ -93,35 +95,37 @@ def _dim_sets(num_dims: int, fast: int | None) -> Iterator[tuple[int, ...]]:
     """Yield sets of dims, larger sets first, and among these the sets with the fast dim first."""
     for count in range(num_dims, 0, -1):
         sets = list(combinations(range(num_dims), count))
-        yield from sets if fast is None else sorted(sets, key=lambda places: fast not in places)
+        yield from sets if fast is None else sorted(sets, key=lambda dim_indices: fast not in dim_indices)
 
 
 def _assign_partial_dims(dims: Sequence[int], degrees: Sequence[int]) -> tuple[Shares, ...]:
     used = [1] * len(dims)
     shares: list[Shares] = []
     for degree in reversed(degrees):
-        best = max(_factorizations(dims, used, degree), key=lambda one: _preference(one, dims, used))
+        best = max(
+            _factorizations(dims, used, degree), key=lambda factorization: _preference(factorization, dims, used)
+        )
         shares.append(best)
         used = [before * share for before, share in zip(used, best, strict=True)]
     return tuple(reversed(shares))
 
 
-def _factorizations(dims: Sequence[int], taken: Sequence[int], degree: int) -> Iterator[Shares]:
+def _factorizations(dims: Sequence[int], used: Sequence[int], degree: int) -> Iterator[Shares]:
     """Yield the factorizations of a degree into divisors of the remaining chips of each dim."""
-    left = [size // before for size, before in zip(dims, taken, strict=True)]
-    parts = [[part for part in range(1, size + 1) if size % part == 0 and degree % part == 0] for size in left]
-    return (one for one in product(*parts) if math.prod(one) == degree)
+    remaining = [size // before for size, before in zip(dims, used, strict=True)]
+    parts = [[part for part in range(1, size + 1) if size % part == 0 and degree % part == 0] for size in remaining]
+    return (factorization for factorization in product(*parts) if math.prod(factorization) == degree)
 
 
-def _preference(shares: Shares, dims: Sequence[int], taken: Sequence[int]) -> tuple[object, ...]:
+def _preference(shares: Shares, dims: Sequence[int], used: Sequence[int]) -> tuple[object, ...]:
     """Return the sort key of one factorization, as in JAX: the largest is best."""
-    whole = [share for share, size in zip(shares, dims, strict=True) if share == size]
-    overlap = math.prod(share for share, before in zip(shares, taken, strict=True) if before > 1)
-    return math.prod(whole), sum(share > 1 for share in whole), overlap, shares
+    whole_dims = [share for share, size in zip(shares, dims, strict=True) if share == size]
+    overlap = math.prod(share for share, before in zip(shares, used, strict=True) if before > 1)
+    return math.prod(whole_dims), sum(share > 1 for share in whole_dims), overlap, shares
 
 
-def _volume(sizes: Sequence[int], places: Iterable[int]) -> int:
-    return math.prod(sizes[place] for place in places)
+def _volume(sizes: Sequence[int], dim_indices: Iterable[int]) -> int:
+    return math.prod(sizes[dim_index] for dim_index in dim_indices)
 
 
 def _is_one_ring(shape: SliceShape, largest: int) -> bool:

@@ -37,9 +37,9 @@ from trainingjob_operator.core.planner.workload import FLOAT32, Workload, count_
 
 
 def predict_traffic(workload: Workload, layout: Layout, platform: str) -> tuple[Traffic, ...]:
-    """Return what a device sends in one step of a layout. `platform` is JAX's name: `cpu`, `tpu` or `cuda`."""
-    terms = (one for model in workload.models for one in _StepTraffic(model, layout, platform).all_terms())
-    return tuple(one for one in terms if one.num_bytes)
+    """Return the traffic of a device in one step of a layout. `platform` is JAX's name: `cpu`, `tpu` or `cuda`."""
+    terms = (term for model in workload.models for term in _StepTraffic(model, layout, platform).all_terms())
+    return tuple(term for term in terms if term.num_bytes)
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class _Runs:
     block: Block
     count: int
     has_backward: bool
-    runs_again: bool
+    runs_forward_twice: bool
     """Whether a pipeline stage runs them forward twice."""
 
 
@@ -111,7 +111,7 @@ class _StepTraffic:
         return DeviceGroup(split, ici, dcn, self._platform, is_whole)
 
     def _layer_traffic(self, leaf: Tensor) -> Iterator[Traffic]:
-        """Yield what one matrix of the layers sends: gathered forward and back, its gradient summed."""
+        """Yield the all-gathers of one matrix of the layers in both passes, and the reduce-scatter of its gradient."""
         rule = "expert_embed" if "expert_embed" in leaf.axes else "embed"
         ring = self._device_group(RULES[rule])
         size = self._count_runs(self._value_bytes * leaf.gathered_size(self._ways), is_module=not leaf.is_layered)
@@ -133,34 +133,34 @@ class _StepTraffic:
             return
         if self._alternates and leaf.is_layered:  # the stage runs forward again
             yield from ring.all_gather(gathered, extra=extra_pieces)
-        # Going back over a layer that is computed again, one gather serves both; the last products of each half of the
-        # layer need not be computed again, so that theirs stay apart.
+        # In the backward pass of a recomputed layer, one gather serves both matmuls. The last matmuls of each half of
+        # the layer are not recomputed, so that their gathers stay decomposed.
         is_last = leaf.role in OUTPUTS
         is_mixer_output = leaf.role is Role.MIXER_OUTPUT
         yield from ring.all_gather(gathered, extra=extra_pieces if is_last or not self._has_remat else 0)
-        # Values that are rounded for one of the two products do not serve the other.
-        is_rounded_again = is_narrow and not is_last and self._is_repeated(leaf)
-        is_gathered_again = self._has_remat and is_mixer_output and ring.is_decomposed and not self._is_replicated
-        if is_rounded_again or is_gathered_again:
+        # A matrix that is cast for one of the two matmuls does not serve the other.
+        is_recast = is_narrow and not is_last and self._is_repeated(leaf)
+        is_regathered = self._has_remat and is_mixer_output and ring.is_decomposed and not self._is_replicated
+        if is_recast or is_regathered:
             yield from ring.all_gather(gathered, extra=extra_pieces)
         if not leaf.is_trainable:
             return
-        # Of four pieces the two sums of zeros that begin a ring are made once for matrices of the same shape. Beside
-        # replicas some TPUs take these sums apart and others do not: one piece is between both.
+        # With four pieces, matrices of the same shape share the two sums of zeros that begin a ring. With replicas,
+        # some TPUs decompose these sums and others do not: one piece is the mean of both.
         same_shape = (Role.PAIRED_INPUT, Role.MLP_OUTPUT) if self._is_replicated else (Role.PAIRED_INPUT,)
         has_same_shape = leaf.role in same_shape and ring.ici == MIN_DECOMPOSED_RING
         yield from ring.reduce_scatter(size, extra_pieces=0 if has_same_shape else 1 if self._is_replicated else 2)
         fsdp, context = self._device_group(("fsdp",)), self._device_group(("context",))
         if is_mixer_output and min(fsdp.size, context.size) > 1 and not self._workload.is_cpu:
-            # Where both axes split tokens, TPUs sum a part of this gradient along one after the other.
+            # If both axes shard the tokens, TPUs reduce a part of this gradient along one axis after the other.
             yield from fsdp.all_reduce(size / context.size)
             yield from context.all_reduce(size / fsdp.size)
 
     def _copy_traffic(self, leaf: Tensor, ring: DeviceGroup, size: int) -> Iterator[Traffic]:
         """Yield what a matrix of dropless experts sends after its first gather.
 
-        The backward pass reads the gathered copy, unless it computes the layer again. No product is taken apart: the
-        program gathers and scatters by itself.
+        The backward pass reads the gathered copy, unless it recomputes the layer. No matmul is decomposed: the program
+        gathers and scatters explicitly.
         """
         if self._has_remat or (self._alternates and leaf.is_layered):
             yield from ring.all_gather(size)
@@ -174,17 +174,17 @@ class _StepTraffic:
         return not self._is_pipelined and leaf.is_trainable and leaf.axes[-2:] == ("embed", "head")
 
     def _is_repeated(self, leaf: Tensor) -> bool:
-        """Return whether the backward pass computes the product of a matrix again."""
+        """Return whether the backward pass recomputes the matmul of a matrix."""
         saved = self._workload.memory.saved
         return saved is not None and PRODUCTS[leaf.local_name] not in saved.names
 
     def _is_copied(self, leaf: Tensor) -> bool:
-        """Return whether a matrix reaches each device in the compute format: one of dropless experts."""
+        """Return whether each device gathers a matrix in the compute format: a matrix of dropless experts."""
         part = next((block.mlp for block in self._network.blocks if isinstance(block.mlp, RoutedMlp)), None)
         return leaf.decay is DecayClass.EXPERT and part is not None and part.experts.dispatch == "dropless"
 
     def _orthogonalization_traffic(self) -> Iterator[Traffic]:
-        """Yield what devices exchange to have whole matrices of Muon's updates, and then their parts again."""
+        """Yield the exchanges that gather whole matrices for Muon's updates and shard them again."""
         rules = merge_rules(self._workload.rules.overrides())
         ways = count_shards(self._degrees, rules)
         for leaf in self._network.tensors:
@@ -195,26 +195,26 @@ class _StepTraffic:
                 yield from self._device_group(axes).exchange(2 * num_bytes)
 
     def _embedding_traffic(self) -> Iterator[Traffic]:
-        """Yield the traffic of the embedding: gathers of the whole table, and the exchange of the stream's gradient."""
-        microsteps = self._layout.accumulation * self._layout.microbatches
+        """Yield the traffic of the embedding: gathers of the table, and the exchange of the hidden states' gradient."""
+        num_microbatches = self._layout.accumulation * self._layout.microbatches
         table = self._value_bytes * self._network.embedding.tensor.size
         if self._workload.is_cpu:
-            times = 1 if self._is_replicated else microsteps
+            times = 1 if self._is_replicated else num_microbatches
             yield from self._device_group(RULES["embed"]).all_gather(times * table // self._degrees["tensor"])
             yield from self._device_group(RULES["vocab"]).all_gather(table)
         else:
-            # Without replicas XLA gathers the table once for all microsteps.
-            whole = self._device_group((*RULES["embed"], *RULES["vocab"]))
-            yield from whole.all_gather((microsteps if self._is_replicated else 1) * table)
+            # Without replicas XLA gathers the table once for all microbatches.
+            group = self._device_group((*RULES["embed"], *RULES["vocab"]))
+            yield from group.all_gather((num_microbatches if self._is_replicated else 1) * table)
         if not self._network.table.is_trainable:
             return
-        # A device sums a part of the gradient's width over all rows, then over the whole length.
+        # A device sums a part of the gradient's width over all sequences, then over the whole length.
         exchanged: tuple[tuple[Axis, ...], ...] = (("fsdp", "expert"), ("context",))
         for axes in exchanged:
-            yield from self._device_group(axes).exchange(microsteps * self._hidden_state_bytes)
+            yield from self._device_group(axes).exchange(num_microbatches * self._hidden_state_bytes)
 
     def _lm_head_traffic(self) -> Iterator[Traffic]:
-        """Yield what the output projection sends: gathered once a microstep, its gradient in the format of the sums.
+        """Yield the traffic of the LM head: a gather per microbatch, and its gradient in the gradients' format.
 
         With chunks of the logits, each device first sums the gradient over its chunks and pipeline ticks.
         """
@@ -228,11 +228,11 @@ class _StepTraffic:
             times = 1 if self._platform == "tpu" and not self._is_pipelined else self._layout.accumulation
             yield from ring.scatter(self._network.num_predictions * times * FLOAT32 * trained)
         elif self._workload.is_cpu or (self._is_replicated and ring.is_decomposed):
-            # XLA gathers it once for all microsteps; on CPUs it gathers it in each, after the stream.
+            # XLA gathers it once for all microbatches. On CPUs it gathers it in each microbatch.
             yield from ring.all_gather((self._lm_head_runs if self._workload.is_cpu else 1) * self._value_bytes * size)
             yield from ring.reduce_scatter(self._lm_head_runs * gradient_bytes * trained)
         else:
-            # Between the turns of a pipeline the gathered head is not kept for the way back, unless it follows.
+            # Between pipeline ticks the gathered head is not kept for the backward pass, unless that follows at once.
             is_late = self._is_pipelined and not self._alternates and self._network.has_backward
             num_gathers = 2 if is_late else 1
             runs = self._lm_head_runs * (self._network.num_predictions if self._is_pipelined else 1)
@@ -241,18 +241,18 @@ class _StepTraffic:
 
     @property
     def _hidden_state_bytes(self) -> int:
-        """Return the bytes of the stream of a microbatch on one device."""
+        """Return the bytes of the hidden states of a microbatch on one device."""
         rows = self._layout.rows_per_shard * (self._workload.length // self._degrees["context"])
         return rows * self._network.width * self._value_bytes
 
     def _runs(self) -> Iterator[_Runs]:
-        """Yield what a device runs of each block in a step."""
+        """Yield the runs of each block on a device in a step."""
         for block, count in self._network.layer_blocks.items():
             runs = self._count_runs(count)
-            yield _Runs(block, runs, has_backward=not block.is_forward_only, runs_again=self._alternates)
+            yield _Runs(block, runs, has_backward=not block.is_forward_only, runs_forward_twice=self._alternates)
         for block, count in self._network.module_blocks.items():
             runs = self._count_runs(count, is_module=True)
-            yield _Runs(block, runs, has_backward=not block.is_forward_only, runs_again=False)
+            yield _Runs(block, runs, has_backward=not block.is_forward_only, runs_forward_twice=False)
 
     def _parts(self, block: Block) -> list[PartTraffic]:
         return [part.traffic(self._workload.length) for part in block.parts.values()]
@@ -270,12 +270,12 @@ class _StepTraffic:
         """Yield the all-reduces of hidden states over tensor: of each part of a layer, and of the head."""
         ring = self._device_group(RULES["heads"])
         for block, count in self._network.layer_blocks.items():
-            if block.adaptation:  # each adapter sums its inner features once, on one of the ways
+            if block.adaptation:  # each adapter reduces its inner features once
                 features = len(block.adaptation.targets) * block.adaptation.rank
                 num_bytes = self._count_runs(count) * features * self._hidden_state_bytes / self._network.width
                 yield from ring.all_reduce(num_bytes, is_awaited=True)
-        for one in self._runs():
-            parts = self._parts(one.block)
+        for runs in self._runs():
+            parts = self._parts(runs.block)
             sums = sum(part.tensor_sums + part.gathered_sums * self._degrees["expert"] for part in parts)
             extra = sum(
                 part.recomputed_sums * self._repeats_projection
@@ -283,29 +283,30 @@ class _StepTraffic:
                 + part.backward_excess
                 for part in parts
             )
-            num_sums = sums * (1 + one.runs_again / 2) + extra if one.has_backward else sums / 2
-            yield from ring.all_reduce(one.count * num_sums * self._hidden_state_bytes, is_awaited=True)
-        back = self._lm_head_runs * self._network.has_backward
-        yield from ring.all_reduce(back * self._hidden_state_bytes, is_awaited=True)
+            num_sums = sums * (1 + runs.runs_forward_twice / 2) + extra if runs.has_backward else sums / 2
+            yield from ring.all_reduce(runs.count * num_sums * self._hidden_state_bytes, is_awaited=True)
+        backward_runs = self._lm_head_runs * self._network.has_backward
+        yield from ring.all_reduce(backward_runs * self._hidden_state_bytes, is_awaited=True)
 
     def _token_traffic(self) -> Iterator[Traffic]:
-        """Yield what goes between tokens: keys and values along context, tokens to experts, streams to stages."""
+        """Yield the traffic between tokens: keys along context, tokens to experts, hidden states to stages."""
         expert, stage = (self._device_group((axis,)) for axis in ("expert", "stage"))
-        for one in self._runs():
-            parts = self._parts(one.block)
-            # There and back, forward and backward. Layers that are computed again need no results of dropless experts.
-            passes, again = 2 * (1 + one.has_backward * (1 + one.runs_again)), one.has_backward * self._has_remat
-            slots = sum((passes + 2 * again) * part.expert_slots for part in parts)
-            tokens = sum(passes * part.gathered_tokens + again * part.recomputed_tokens for part in parts)
-            sent = one.count * (slots + tokens * expert.size) * self._hidden_state_bytes
-            yield from expert.all_gather(sent, is_awaited=True)
-        for one in self._runs():
-            yield from self._key_traffic(one)
+        for runs in self._runs():
+            parts = self._parts(runs.block)
+            # Dispatch and combine, in both passes. Recomputed layers need no outputs of dropless experts.
+            passes = 2 * (1 + runs.has_backward * (1 + runs.runs_forward_twice))
+            recomputations = runs.has_backward * self._has_remat
+            slots = sum((passes + 2 * recomputations) * part.expert_slots for part in parts)
+            tokens = sum(passes * part.gathered_tokens + recomputations * part.recomputed_tokens for part in parts)
+            num_bytes = runs.count * (slots + tokens * expert.size) * self._hidden_state_bytes
+            yield from expert.all_gather(num_bytes, is_awaited=True)
+        for runs in self._runs():
+            yield from self._key_traffic(runs)
         if self._is_pipelined:
             yield from self._pipeline_traffic(stage)
 
     def _key_traffic(self, runs: _Runs) -> Iterator[Traffic]:
-        """Yield what the keys and values of a kind of attention send along context."""
+        """Yield the traffic of keys and values along context, for one kind of attention."""
         context = self._device_group(("context",))
         if context.size == 1:
             return
@@ -313,24 +314,24 @@ class _StepTraffic:
         features = attention.traffic(length).context_features // self._degrees["tensor"]
         tokens = runs.count * self._layout.rows_per_shard * length
         if self._network.exchange == "gather":
-            # Keys are cast after they travel: they are rotated in float32.
+            # Keys are cast after the gather: they are rotated in float32.
             keys = tokens * features * (FLOAT32 + self._value_bytes)
-            num_gathers = 1 + has_backward * (self._has_remat + runs.runs_again)
+            num_gathers = 1 + has_backward * (self._has_remat + runs.runs_forward_twice)
             yield from context.all_gather(num_gathers * keys, is_awaited=True)
             yield from context.reduce_scatter(keys * has_backward)
             return
         hops = count_ring_hops(attention.ring(length, context.size))
-        # A layer that is computed again shares the passing keys with its backward pass. The gradients return to their
-        # owner.
+        # A recomputed layer shares the keys of the ring with its backward pass. The gradients return to the keys'
+        # shard.
         passes = hops * self._value_bytes
         if has_backward:
             passes += hops * (self._value_bytes + FLOAT32) + min(hops, 1) * self._value_bytes
-            passes += hops * self._value_bytes * runs.runs_again
+            passes += hops * self._value_bytes * runs.runs_forward_twice
         network: Network = "dcn" if context.dcn > 1 else "ici"
         yield Traffic(network, context.axes, 2 * tokens // context.size * features * passes, is_exposed=False)
 
     def _pipeline_traffic(self, stage: DeviceGroup) -> Iterator[Traffic]:
-        """Yield what a pipeline sends, as XLA was seen to make it."""
+        """Yield the traffic of a pipeline, as observed in programs that XLA compiled."""
         if self._alternates:
             yield from self._alternating_traffic(stage)
             return
@@ -338,9 +339,9 @@ class _StepTraffic:
         hidden, has_backward = self._hidden_state_bytes, self._network.has_backward
         tapped = self._workload.tapped_layers * hidden
         passes = self._ticks * (1 + has_backward)
-        # The stages hand their streams on in a ring, and the first one gets another instead of the last one's.
-        sent = passes * (hidden + tapped) * (stage.size + 1) // stage.size
-        yield Traffic(network, stage.axes, sent, is_exposed=True)
+        # The stages send their hidden states along a ring. The first stage reads the next microbatch instead.
+        num_bytes = passes * (hidden + tapped) * (stage.size + 1) // stage.size
+        yield Traffic(network, stage.axes, num_bytes, is_exposed=True)
         yield from stage.all_reduce(passes * hidden + self._ticks * tapped, is_awaited=True)
         if self._repeats > 1:
             yield from self._regrouping_traffic(stage)
@@ -353,18 +354,18 @@ class _StepTraffic:
             modules = [leaf for leaf in self._network.tensors if leaf.is_stacked and not leaf.is_layered]
             params = sum(leaf.shard_size(self._ways) for leaf in modules if leaf.is_matrix)
             yield from stage.all_reduce(self._layout.accumulation * FLOAT32 * params, is_awaited=True)
-        # Every stage embeds, so that the table's gradients are summed over stages too, and every turn gathers what all
-        # turns hand on.
+        # Every stage embeds tokens, so that the table's gradients are reduced over stages too. Every tick gathers the
+        # hidden states of all ticks.
         split = self._device_group(RULES["embed"])
         table = FLOAT32 * self._network.embedding.tensor.size * self._network.table.is_trainable
         yield from stage.all_reduce(table / split.size / self._degrees["tensor"], is_awaited=True)
         yield from split.all_gather(self._ticks**2 / self._layout.accumulation * split.size * (hidden + tapped))
 
     def _alternating_traffic(self, stage: DeviceGroup) -> Iterator[Traffic]:
-        """Yield what stages send that alternate between both passes: hidden states, and gradients of the LM head.
+        """Yield the traffic of stages that alternate between both passes: hidden states, and gradients of the LM head.
 
-        All stages read out what the last one computes, and embed what the first one gets back. Of the logits each has
-        its own columns: the gradients of their inputs are summed, those of the matrix are gathered.
+        All stages run the LM head on the last stage's output, and embed the first stage's gradient. Each stage has some
+        columns of the logits: the gradients of their inputs are reduced, those of the matrix are gathered.
         """
         network: Network = "dcn" if stage.dcn > 1 else "ici"
         hidden, has_backward = self._hidden_state_bytes, self._network.has_backward
@@ -372,8 +373,8 @@ class _StepTraffic:
         passes = self._ticks * (1 + has_backward) + self._lm_head_runs / stage.size
         yield Traffic(network, stage.axes, round(passes * (hidden + tapped)), is_exposed=True)
         is_split = self._workload.split_vocabulary(self._degrees) * self._degrees["tensor"] < self._network.vocab_size
-        read_outs = self._lm_head_runs * (1 + (has_backward and is_split))
-        sums = (self._ticks + read_outs) * hidden + self._lm_head_runs * tapped
+        lm_head_reduces = self._lm_head_runs * (1 + (has_backward and is_split))
+        sums = (self._ticks + lm_head_reduces) * hidden + self._lm_head_runs * tapped
         yield from stage.all_reduce(sums, is_awaited=True)
         head = self._network.head_matrix
         size, times = head.shard_size(self._ways), self._layout.accumulation
@@ -381,7 +382,7 @@ class _StepTraffic:
             yield from stage.all_gather(times * FLOAT32 * size * head.is_trainable, is_awaited=True)
 
     def _regrouping_traffic(self, stage: DeviceGroup) -> Iterator[Traffic]:
-        """Yield what a circular schedule sends of parameters, in float32: stages store adjacent layers.
+        """Yield the parameter traffic of a circular schedule, in float32: stages store adjacent layers.
 
         Each stage gets its groups of layers once in an accumulation step, and returns their gradients.
         """
@@ -394,6 +395,6 @@ class _StepTraffic:
 def sum_by_axes(traffic: tuple[Traffic, ...]) -> Mapping[tuple[Network, tuple[Axis, ...]], int]:
     """Return the bytes over each network along each set of axes."""
     sums: dict[tuple[Network, tuple[Axis, ...]], int] = {}
-    for one in traffic:
-        sums[one.network, one.axes] = sums.get((one.network, one.axes), 0) + one.num_bytes
+    for term in traffic:
+        sums[term.network, term.axes] = sums.get((term.network, term.axes), 0) + term.num_bytes
     return sums

@@ -46,13 +46,13 @@ def find_unsharded(spec: TrainingJobSpec, degrees: Mapping[Axis, int]) -> Unshar
         return Unsharded((), 0.0)
     rules = merge_rules(spec.parallelism.rules.overrides())
     ways = count_shards(degrees, rules)
-    whole = sorted(
+    unsharded = sorted(
         [leaf for leaf in network.tensors if leaf.shard_size(ways) == leaf.size], key=lambda leaf: -leaf.size
     )
     tensors = tuple(
-        UnshardedTensor(leaf.name, leaf.size, leaf.is_matrix, _explain(leaf, degrees, rules)) for leaf in whole
+        UnshardedTensor(leaf.name, leaf.size, leaf.is_matrix, _explain(leaf, degrees, rules)) for leaf in unsharded
     )
-    return Unsharded(tensors, sum(leaf.size for leaf in whole) / network.num_parameters)
+    return Unsharded(tensors, sum(leaf.size for leaf in unsharded) / network.num_parameters)
 
 
 def find_unsharded_at_largest_size(plan: Plan) -> Unsharded:

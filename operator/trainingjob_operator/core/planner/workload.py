@@ -79,8 +79,8 @@ class Workload:
     @property
     def saved_tensors(self) -> tuple[Tensor, ...]:
         """Return the tensors of the state's parameters, with those of its reference."""
-        own = self.network.tensors
-        return (*own, *self.reference.tensors) if self.reference and self.reference.is_saved else own
+        tensors = self.network.tensors
+        return (*tensors, *self.reference.tensors) if self.reference and self.reference.is_saved else tensors
 
     @property
     def models(self) -> tuple["Workload", ...]:
@@ -102,9 +102,11 @@ class Workload:
     def split_vocabulary(self, degrees: Mapping[Axis, int]) -> int:
         """Return the columns of the logits of a device for each of its runs of the LM head."""
         shard, columns = self.shard(degrees), self.network.vocab_size
-        whole = shard.split(columns, "vocab")
+        full_columns = shard.split(columns, "vocab")
         return (
-            min(whole, shard.split(columns, "vocab_of_stages")) if self.pipeline.alternates(degrees["stage"]) else whole
+            min(full_columns, shard.split(columns, "vocab_of_stages"))
+            if self.pipeline.alternates(degrees["stage"])
+            else full_columns
         )
 
     @property
@@ -190,7 +192,7 @@ def describe_workload(spec: TrainingJobSpec) -> Workload:
     if teacher:
         features = spec.objective.features if spec.objective else None
         tapped = len(features.layers) if features else 0
-        return _add_teacher(*(replace(one, tapped_layers=tapped) for one in (workload, describe_workload(teacher))))
+        return _add_teacher(*(replace(model, tapped_layers=tapped) for model in (workload, describe_workload(teacher))))
     return workload if spec.sequences_per_example == 1 else _add_reference(workload)
 
 
