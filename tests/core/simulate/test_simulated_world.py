@@ -12,7 +12,7 @@ PACE = Durations({2: 10.0}, world_join=5.0, save=25.0, save_block=0.0)
 WORLD = SimulatedWorld(
     generation=1,
     slices=(0, 1),
-    pace=PACE,
+    durations=PACE,
     formed_at=100.0,
     restored_step=40,
     final_step=50,
@@ -20,7 +20,7 @@ WORLD = SimulatedWorld(
     committed_step=36,
 )
 LEAVING = WORLD.drain(127.0)
-MOVING = replace(WORLD, snapshot_interval=5, pace=replace(PACE, snapshot_copy=0.0)).drain(127.0, moves=True)
+MOVING = replace(WORLD, snapshot_interval=5, durations=replace(PACE, snapshot_copy=0.0)).drain(127.0, moves=True)
 BROKEN = WORLD.lose_member(127.0)
 
 MOMENTS: dict[str, tuple[SimulatedWorld, float, WorldState]] = {
@@ -75,12 +75,12 @@ def test_drained_world_needs_no_members() -> None:
 
 
 def test_saves_and_snapshots_take_their_share_of_the_steps() -> None:
-    assert replace(WORLD, pace=replace(PACE, save_block=2.0)).step_seconds == 10.5
-    assert replace(WORLD, pace=replace(PACE, snapshot_copy=1.0), snapshot_interval=2).step_seconds == 10.5
+    assert replace(WORLD, durations=replace(PACE, save_block=2.0)).step_seconds == 10.5
+    assert replace(WORLD, durations=replace(PACE, snapshot_copy=1.0), snapshot_interval=2).step_seconds == 10.5
 
 
 def test_snapshots_of_hosts() -> None:
     assert WORLD.snapshot_step(170.0) == 0
-    assert replace(WORLD, pace=replace(PACE, snapshot_copy=0.0), snapshot_interval=5).snapshot_step(170.0) == 45
-    assert replace(WORLD, pace=replace(PACE, snapshot_copy=0.0), snapshot_interval=50).snapshot_step(170.0) == 40
+    assert replace(WORLD, durations=replace(PACE, snapshot_copy=0.0), snapshot_interval=5).snapshot_step(170.0) == 45
+    assert replace(WORLD, durations=replace(PACE, snapshot_copy=0.0), snapshot_interval=50).snapshot_step(170.0) == 40
     assert MOVING.snapshot_step(135.0) == 43

@@ -35,14 +35,14 @@ class Spares:
     def __init__(self, count: int) -> None:
         self._free_at = [0.0] * count
 
-    def replacement_time(self, lost: float, away: float) -> float:
+    def replacement_time(self, lost_at: float, repair_seconds: float) -> float:
         """Return the time at which a lost slice has nodes again: its own nodes, or a spare's if that is sooner."""
-        repaired = lost + away
-        if not self._free_at or max(first := min(self._free_at), lost) >= repaired:
-            return repaired
+        repaired_at = lost_at + repair_seconds
+        if not self._free_at or max(first := min(self._free_at), lost_at) >= repaired_at:
+            return repaired_at
         self._free_at.remove(first)
-        self._free_at.append(repaired)
-        return max(first, lost)
+        self._free_at.append(repaired_at)
+        return max(first, lost_at)
 
 
 def sort_faults(faults: Sequence[Fault]) -> list[Fault]:

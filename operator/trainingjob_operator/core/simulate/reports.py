@@ -19,15 +19,15 @@ def idle_report(number: int, pod_uid: str) -> HostReport:
 def member_report(number: int, pod_uid: str, training: SimulatedWorld, reported_at: float) -> HostReport:
     """Return the report of a world's member at a time.
 
-    All members report the same, except the culprit. The pod identifies the sender, so one report can stand for all of
-    them.
+    All members report the same, except the failed process. The pod identifies the sender, so one report can stand for
+    all of them.
     """
     moment = training.state_at(reported_at)
     has_started = moment.phase is not Phase.RESTORING
-    is_culprit = (
+    is_failed_process = (
         number == training.failed_slice and training.broken_at is not None and reported_at >= training.broken_at
     )
-    has_crashed = is_culprit and training.fault is FaultKind.CRASH
+    has_crashed = is_failed_process and training.fault is FaultKind.CRASH
     return _make(
         number,
         pod_uid,
@@ -43,7 +43,7 @@ def member_report(number: int, pod_uid: str, training: SimulatedWorld, reported_
         tier="ram" if training.restored_step > training.committed_step else "durable",
         committed=moment.committed if has_started and moment.committed > training.committed_step else None,
         failure=_make_failure(moment.step + 1) if has_crashed else None,
-        evidence=_make_evidence(moment.step, is_behind=is_culprit)
+        evidence=_make_evidence(moment.step, is_behind=is_failed_process)
         if training.diagnostics_requested_at is not None and reported_at >= training.diagnostics_requested_at
         else None,
         phase_seconds=training.known_phase_seconds,

@@ -131,19 +131,21 @@ class SimulatedJob:
             self._operator_down_until = max(self._operator_down_until, self.now + fault.repair_seconds)
             self._schedule_change(self.now + fault.repair_seconds, self._end_outage)
             return
-        place = self.slices[fault.slice]
-        if place.lost_at is not None:
+        slice_ = self.slices[fault.slice]
+        if slice_.lost_at is not None:
             return
         match fault.kind:
             case FaultKind.LOSS:
-                self._lose_slice(place, fault.repair_seconds)
-            case FaultKind.NOTICE if not place.is_draining:
-                self.slices[fault.slice] = replace(place, is_draining=True)
-                self._schedule_change(self.now + NOTICE_SECONDS, partial(self._lose_slice, place, fault.repair_seconds))
-            case FaultKind.SILENCE if place.disconnected_at is None:
-                self.slices[fault.slice] = replace(place, disconnected_at=self.now)
-                self._schedule_change(self.now + fault.repair_seconds, partial(self._reconnect, place))
-            case FaultKind.CRASH | FaultKind.HANG if self.training and place.is_member(self.training):
+                self._lose_slice(slice_, fault.repair_seconds)
+            case FaultKind.NOTICE if not slice_.is_draining:
+                self.slices[fault.slice] = replace(slice_, is_draining=True)
+                self._schedule_change(
+                    self.now + NOTICE_SECONDS, partial(self._lose_slice, slice_, fault.repair_seconds)
+                )
+            case FaultKind.SILENCE if slice_.disconnected_at is None:
+                self.slices[fault.slice] = replace(slice_, disconnected_at=self.now)
+                self._schedule_change(self.now + fault.repair_seconds, partial(self._reconnect, slice_))
+            case FaultKind.CRASH | FaultKind.HANG if self.training and slice_.is_member(self.training):
                 self.training = self.training.fail(fault.slice, fault.kind, self.now)
 
     def apply_due_changes(self) -> None:
@@ -173,18 +175,20 @@ class SimulatedJob:
 
     def observe(self, time: float) -> Observed:
         """Return the operator's observation of the job at a time, if nothing changes before it."""
-        pods = tuple(place.pod(time) for place in self.slices)
-        news = latest_reports((*self.former_slices, *self.slices), time, self.training, self._operator_started_at)
-        announced = time - max(self.training.formed_at, self._operator_started_at) if self.training else 0.0
+        pods = tuple(slice_.pod(time) for slice_ in self.slices)
+        latest = latest_reports((*self.former_slices, *self.slices), time, self.training, self._operator_started_at)
+        seconds_since_publish = time - max(self.training.formed_at, self._operator_started_at) if self.training else 0.0
         slices = (
-            Slice(pod.slice, jobset, (Host(pod.slice, 0, pod, news.get(pod.uid)),), None)
+            Slice(pod.slice, jobset, (Host(pod.slice, 0, pod, latest.get(pod.uid)),), None)
             for pod, jobset in zip(pods, self._names, strict=True)
         )
         return assemble_observed(
             self.plan,
             JobIdentity(name=JOB, namespace=NAMESPACE, uid=UID),
             self.status,
-            HeartbeatState(news, listening_seconds=time - self._operator_started_at, seconds_since_publish=announced),
+            HeartbeatState(
+                latest, listening_seconds=time - self._operator_started_at, seconds_since_publish=seconds_since_publish
+            ),
             generation=1,
             pods=pods,
             jobsets=self._jobsets,
@@ -218,32 +222,34 @@ class SimulatedJob:
         self._num_planned += 1
         heappush(self._schedule, (time, self._num_planned, change))
 
-    def _lose_slice(self, place: SimulatedSlice, away: float) -> None:
-        current = self.slices[place.number]
-        if current.incarnation != place.incarnation or current.lost_at is not None:
+    def _lose_slice(self, slice_: SimulatedSlice, repair_seconds: float) -> None:
+        current = self.slices[slice_.number]
+        if current.incarnation != slice_.incarnation or current.lost_at is not None:
             return  # another change came first
-        self.slices[place.number] = replace(current, lost_at=self.now)
+        self.slices[slice_.number] = replace(current, lost_at=self.now)
         self._schedule_change(self.now + NODE_NOT_READY_SECONDS)
-        self._schedule_change(self.spares.replacement_time(self.now, away), partial(self._replace_slice, current))
+        self._schedule_change(
+            self.spares.replacement_time(self.now, repair_seconds), partial(self._replace_slice, current)
+        )
         if self.training and current.is_member(self.training):
             self.training = self.training.lose_member(self.now)
 
-    def _replace_slice(self, place: SimulatedSlice) -> None:
-        now_there = self.slices[place.number]
-        if now_there.incarnation == place.incarnation:
-            self.former_slices.append(now_there)
-            self.slices[place.number] = now_there.replaced(self.now, self.durations.pod_start)
+    def _replace_slice(self, slice_: SimulatedSlice) -> None:
+        current = self.slices[slice_.number]
+        if current.incarnation == slice_.incarnation:
+            self.former_slices.append(current)
+            self.slices[slice_.number] = current.replaced(self.now, self.durations.pod_start)
             self._schedule_change(self.now + self.durations.pod_start)
 
-    def _recreate_slices(self, chores: Sequence[ChildOperation]) -> None:
+    def _recreate_slices(self, operations: Sequence[ChildOperation]) -> None:
         """Recreate slices that must move to other nodes. Free nodes are always available."""
-        for jobset in [chore.jobset for chore in chores if isinstance(chore, DeleteJobSet)]:
+        for jobset in [operation.jobset for operation in operations if isinstance(operation, DeleteJobSet)]:
             self._replace_slice(self.slices[jobset.slices.start])
 
-    def _reconnect(self, place: SimulatedSlice) -> None:
-        now_there = self.slices[place.number]
-        if now_there.incarnation == place.incarnation and now_there.lost_at is None:
-            self.slices[place.number] = replace(now_there, disconnected_at=None)
+    def _reconnect(self, slice_: SimulatedSlice) -> None:
+        current = self.slices[slice_.number]
+        if current.incarnation == slice_.incarnation and current.lost_at is None:
+            self.slices[slice_.number] = replace(current, disconnected_at=None)
 
     def _end_outage(self) -> None:
         """End an outage of the operator, unless another outage lasts longer. The operator keeps only the status."""
@@ -276,7 +282,7 @@ class SimulatedJob:
         self.training = SimulatedWorld(
             generation=world.generation,
             slices=world.slices,
-            pace=self.durations,
+            durations=self.durations,
             formed_at=self.now,
             restored_step=max(self.committed_step, self._restorable_snapshot_step()),
             committed_step=self.committed_step,

@@ -63,16 +63,16 @@ class SimulatedSlice:
 
     def latest_report(self, now: float, training: SimulatedWorld | None) -> LatestReport | None:  # None: no report yet
         """Return the newest report of its host."""
-        reports = min(
+        reported_at = min(
             time for time in (now - HEARTBEAT_AGE_SECONDS, self.lost_at, self.disconnected_at) if time is not None
         )
-        age = now - reports
-        if reports < self.ready_at and (now < self.ready_at or not self.is_reachable):
+        age = now - reported_at
+        if reported_at < self.ready_at and (now < self.ready_at or not self.is_reachable):
             return None
-        if reports >= self.ready_at and training is not None and self.is_member(training):
-            still = max(now - training.state_at(reports).since, age)
+        if reported_at >= self.ready_at and training is not None and self.is_member(training):
+            stalled_for = max(now - training.state_at(reported_at).since, age)
             return LatestReport(
-                member_report(self.number, self.pod_uid, training, reports), report_age=age, stalled_for=still
+                member_report(self.number, self.pod_uid, training, reported_at), report_age=age, stalled_for=stalled_for
             )
         return LatestReport(
             idle_report(self.number, self.pod_uid), report_age=age, stalled_for=max(now - self.ready_at, age)
@@ -84,22 +84,22 @@ def latest_reports(
 ) -> dict[str, LatestReport]:
     """Return the newest reports by pod UID, for an operator that has listened since `since`.
 
-    All reachable members of a world report the same, except the culprit, so that their report is built once.
+    All reachable members of a world report the same, except the failed process, so that their report is built once.
     """
-    heard: dict[str, LatestReport] = {}
+    reports: dict[str, LatestReport] = {}
     member_report: LatestReport | None = None
-    for place in slices:
-        if training and place.is_reachable and place.is_member(training) and place.number != training.failed_slice:
-            news = member_report = member_report or place.latest_report(now, training)
+    for slice_ in slices:
+        if training and slice_.is_reachable and slice_.is_member(training) and slice_.number != training.failed_slice:
+            latest = member_report = member_report or slice_.latest_report(now, training)
         else:
-            news = place.latest_report(now, training)
-        if news and now - news.report_age >= since:
-            heard[place.pod_uid] = news
-    return heard
+            latest = slice_.latest_report(now, training)
+        if latest and now - latest.report_age >= since:
+            reports[slice_.pod_uid] = latest
+    return reports
 
 
 @lru_cache(maxsize=4096)
-def _make_pod(number: int, incarnation: int, runs: bool, node_ready: bool, is_going: bool) -> Pod:  # noqa: FBT001
+def _make_pod(number: int, incarnation: int, runs: bool, node_ready: bool, is_draining: bool) -> Pod:  # noqa: FBT001
     return Pod(
         manifest={},
         name=f"{JOB}-{number}",
@@ -117,7 +117,7 @@ def _make_pod(number: int, incarnation: int, runs: bool, node_ready: bool, is_go
         is_running=runs,
         last_exit=None,
         problem=None,
-        termination_notice=BUILTIN_SIGNALS[0].key if is_going else "",
+        termination_notice=BUILTIN_SIGNALS[0].key if is_draining else "",
     )
 
 

@@ -34,7 +34,7 @@ class SimulatedWorld:
 
     generation: int
     slices: tuple[int, ...]
-    pace: Durations
+    durations: Durations
     formed_at: float
     restored_step: int
     final_step: int
@@ -69,7 +69,7 @@ class SimulatedWorld:
     def starts_at(self) -> float:
         """Return the start time of its first step."""
         check = PROBATION_CHECK_SECONDS if self.on_probation else 0.0
-        return self.formed_at + self.pace.world_join + check
+        return self.formed_at + self.durations.world_join + check
 
     @property
     def ends_at(self) -> float:
@@ -78,7 +78,9 @@ class SimulatedWorld:
         Its last step is committed then, or in memory.
         """
         ends_in_memory = self.drains_to_memory and self._last_step < self.final_step
-        return self._time_of(self._last_step) + (self.pace.snapshot_copy if ends_in_memory else self.pace.save)
+        return self._time_of(self._last_step) + (
+            self.durations.snapshot_copy if ends_in_memory else self.durations.save
+        )
 
     @property
     def milestones(self) -> tuple[float, ...]:
@@ -88,7 +90,7 @@ class SimulatedWorld:
     @cached_property
     def step_seconds(self) -> float:
         """Return the step time, including the amortized blocking of saves."""
-        return self.pace.average_step_seconds(len(self.slices), self.save_interval, self.snapshot_interval)
+        return self.durations.average_step_seconds(len(self.slices), self.save_interval, self.snapshot_interval)
 
     def state_at(self, now: float) -> WorldState:
         """Return the state that its hosts report at a time. A broken world keeps reporting the state at its break."""
@@ -119,10 +121,10 @@ class SimulatedWorld:
         """Return the world after the loss of a member. A drained or completed world needs none of its members."""
         return self if self.broken_at is not None or now >= self.ends_at else replace(self, broken_at=now)
 
-    def fail(self, culprit: int, fault: FaultKind, now: float) -> "SimulatedWorld":
+    def fail(self, slice_number: int, fault: FaultKind, now: float) -> "SimulatedWorld":
         """Return the world broken by the process of one of its slices."""
         broken = self.lose_member(now)
-        return self if broken is self else replace(broken, failed_slice=culprit, fault=fault)
+        return self if broken is self else replace(broken, failed_slice=slice_number, fault=fault)
 
     def request_diagnostics(self, now: float) -> "SimulatedWorld":
         """Return the world with a request for diagnostics. Only the first request counts."""
@@ -153,7 +155,7 @@ class SimulatedWorld:
     def _committed(self, step: int, time: float) -> int:
         """Return the newest checkpoint step, at most `step`, that is committed at a time."""
         saved = step // self.save_interval * self.save_interval
-        while saved > self.restored_step and self._time_of(saved) + self.pace.save > time:
+        while saved > self.restored_step and self._time_of(saved) + self.durations.save > time:
             saved -= self.save_interval
         if saved > self.restored_step:
             return saved
@@ -164,6 +166,6 @@ class SimulatedWorld:
             first_save = min(first_save, self.restored_step + math.ceil(self.save_interval * EARLY_SAVE_SHARE))
         return (
             first_save
-            if first_save <= step and self._time_of(first_save) + self.pace.save <= time
+            if first_save <= step and self._time_of(first_save) + self.durations.save <= time
             else self.committed_step
         )

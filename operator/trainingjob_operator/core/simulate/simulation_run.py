@@ -44,13 +44,13 @@ class SimulationResult:
 
 
 def run_job(
-    plan: Plan, pace: Durations, faults: Sequence[Fault], seconds: float, spares: int = 0
+    plan: Plan, durations: Durations, faults: Sequence[Fault], seconds: float, spares: int = 0
 ) -> Iterator[tuple[SimulatedJob, Decision]]:
     """Yield the simulated job after each decision, until the job ends or the given time is over.
 
-    `plan` is valid, `pace` has all its allowed sizes. Faults name slices below `spec.slices.max`.
+    `plan` is valid, `durations` has all its allowed sizes. Faults name slices below `spec.slices.max`.
     """
-    job, decision_times = SimulatedJob(plan, pace, Spares(spares)), DecisionTimes()
+    job, decision_times = SimulatedJob(plan, durations, Spares(spares)), DecisionTimes()
     due = sort_faults(faults)[::-1]
     decision = job.reconcile()
     yield job, decision
@@ -72,46 +72,50 @@ class DecisionTimes:
     def __init__(self) -> None:
         self._typical_delays: dict[str, float] = {}
 
-    def find_next_decision(self, life: SimulatedJob, decision: Decision, change: float) -> float:
+    def find_next_decision(self, job: SimulatedJob, decision: Decision, change: float) -> float:
         """Return the time of the next decision, to a second, or `change` if the decision holds until then."""
-        if change - life.now <= RESOLUTION_SECONDS:
+        if change - job.now <= RESOLUTION_SECONDS:
             return change
         # No decision lasts in a broken world, so this check is skipped.
-        if not life.is_broken and (
-            life.decision_holds(decision, change) or life.decision_holds(decision, change - BEFORE_CHANGE_SECONDS)
+        if not job.is_broken and (
+            job.decision_holds(decision, change) or job.decision_holds(decision, change - BEFORE_CHANGE_SECONDS)
         ):
             return change
-        same, step = life.now, RESOLUTION_SECONDS
-        usual = life.now + self._typical_delays.get(_decision_reason(decision), 0.0)
-        if same < usual < change and life.decision_holds(decision, usual):
-            same = usual
-        while same + step < change and life.decision_holds(decision, same + step):
-            same, step = same + step, step * 2
-        other = min(same + step, change)
-        while other - same > RESOLUTION_SECONDS:
-            middle = (same + other) / 2
-            same, other = (middle, other) if life.decision_holds(decision, middle) else (same, middle)
-        self._typical_delays[_decision_reason(decision)] = same - life.now
-        return other
+        last_same, step = job.now, RESOLUTION_SECONDS
+        typical = job.now + self._typical_delays.get(_decision_reason(decision), 0.0)
+        if last_same < typical < change and job.decision_holds(decision, typical):
+            last_same = typical
+        while last_same + step < change and job.decision_holds(decision, last_same + step):
+            last_same, step = last_same + step, step * 2
+        first_other = min(last_same + step, change)
+        while first_other - last_same > RESOLUTION_SECONDS:
+            middle = (last_same + first_other) / 2
+            last_same, first_other = (
+                (middle, first_other) if job.decision_holds(decision, middle) else (last_same, middle)
+            )
+        self._typical_delays[_decision_reason(decision)] = last_same - job.now
+        return first_other
 
 
 def _decision_reason(decision: Decision) -> str:
     return decision.reason if isinstance(decision, (Wait, DrainWorld, CollectDiagnostics)) else ""
 
 
-def simulate(plan: Plan, pace: Durations, faults: Sequence[Fault], seconds: float, spares: int = 0) -> SimulationResult:
+def simulate(
+    plan: Plan, durations: Durations, faults: Sequence[Fault], seconds: float, spares: int = 0
+) -> SimulationResult:
     """Return the result of a job that runs as in `live`."""
-    life, decision, looks = None, None, 0
-    for life, decision in run_job(plan, pace, faults, seconds, spares):  # noqa: B007  # the last decision is used below
-        looks += 1
-    assert life, "there is a first decision"  # noqa: S101
-    whole = plan.spec.training.step_limit * pace.step_seconds[plan.allowed_sizes[-1]]
+    job, decision, num_decisions = None, None, 0
+    for job, decision in run_job(plan, durations, faults, seconds, spares):  # noqa: B007  # the last decision is used below
+        num_decisions += 1
+    assert job, "there is a first decision"  # noqa: S101
+    total_seconds = plan.spec.training.step_limit * durations.step_seconds[plan.allowed_sizes[-1]]
     return SimulationResult(
-        status=life.status,
-        seconds=life.now,
-        observed_seconds=min(seconds, max(life.now, whole)) if isinstance(decision, Fail) else life.now,
-        step=life.step,
-        num_worlds=life.num_worlds,
-        num_decisions=looks,
-        ideal_seconds=life.step * pace.step_seconds[plan.allowed_sizes[-1]],
+        status=job.status,
+        seconds=job.now,
+        observed_seconds=min(seconds, max(job.now, total_seconds)) if isinstance(decision, Fail) else job.now,
+        step=job.step,
+        num_worlds=job.num_worlds,
+        num_decisions=num_decisions,
+        ideal_seconds=job.step * durations.step_seconds[plan.allowed_sizes[-1]],
     )
