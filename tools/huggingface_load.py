@@ -23,7 +23,7 @@ def load_and_compare(folder: Path) -> str:
         folder, attn_implementation="eager", output_loading_info=True
     )
     with np.load(FIXTURES / folder.name / "expected.npz") as expected:
-        tokens, want = torch.tensor(expected["tokens"].astype(np.int64)), expected["logits"]
+        tokens, expected_logits = torch.tensor(expected["tokens"].astype(np.int64)), expected["logits"]
     with torch.no_grad():
         logits = model.eval()(tokens, use_cache=False).logits.numpy()
     files, missing, unexpected = (
@@ -33,7 +33,7 @@ def load_and_compare(folder: Path) -> str:
     )
     return (
         f"{folder.name:18} {type(model).__name__:21} files {files}, missing {missing}, unexpected {unexpected}, "
-        f"largest difference {np.abs(logits - want).max():.1e}"
+        f"largest difference {np.abs(logits - expected_logits).max():.1e}"
     )
 
 

@@ -26,7 +26,7 @@ BASE_ARGUMENT = re.compile(r"^ARG PYTHON_IMAGE=(\S+)$", re.MULTILINE)
 
 
 class ImageError(Exception):
-    """The images cannot be built as asked; the message names the argument to change."""
+    """The images cannot be built as requested; the message names the argument to change."""
 
 
 @dataclass(frozen=True)
@@ -64,32 +64,34 @@ def list_images(platform: str) -> list[Image]:
     return [Image(OPERATOR, "operator"), Image(TRAINER_REPOSITORIES[platform], "trainer", platform)]
 
 
-def find_builder(wanted: str, which: Callable[[str], str | None] = shutil.which) -> str:
-    """Return the builder to use: `wanted` if not empty, otherwise the first that is installed.
+def find_builder(requested: str, which: Callable[[str], str | None] = shutil.which) -> str:
+    """Return the builder to use: `requested` if not empty, otherwise the first that is installed.
 
     Raises:
-        ImageError: none is installed, or the wanted one is unknown or not installed.
+        ImageError: none is installed, or the requested one is unknown or not installed.
     """
-    if wanted and wanted not in BUILDERS:
-        raise ImageError(f"BUILDER={wanted}: must be one of {', '.join(BUILDERS)}.")
-    for builder in [wanted] if wanted else BUILDERS:
+    if requested and requested not in BUILDERS:
+        raise ImageError(f"BUILDER={requested}: must be one of {', '.join(BUILDERS)}.")
+    for builder in [requested] if requested else BUILDERS:
         if which(BUILDERS[builder]):
             return builder
-    if wanted:
-        raise ImageError(f"BUILDER={wanted}: {BUILDERS[wanted]} is not installed. Install it or leave BUILDER out.")
+    if requested:
+        raise ImageError(
+            f"BUILDER={requested}: {BUILDERS[requested]} is not installed. Install it or leave BUILDER out."
+        )
     raise ImageError("no image builder was found. Install buildah or docker, or run this in the image of kaniko.")
 
 
 def read_base(image: Image, root: Path = ROOT) -> str:
     """Return the base image that a Containerfile names."""
-    found = BASE_ARGUMENT.search((root / image.folder / "Containerfile").read_text())
-    if found is None:
+    match = BASE_ARGUMENT.search((root / image.folder / "Containerfile").read_text())
+    if match is None:
         raise ImageError(f"{image.folder}/Containerfile: must have a line ARG PYTHON_IMAGE=...")
-    return found[1]
+    return match[1]
 
 
 def image_commands(builder: str, image: Image, target: Target) -> Iterator[list[str]]:
-    """Yield the commands that build an image from the repository root, and push it if the target says so.
+    """Yield the commands that build an image from the repository root, and push it if `is_pushed` is set.
 
     Raises:
         ImageError: an image to push has a base image without a digest.
@@ -113,10 +115,10 @@ def image_commands(builder: str, image: Image, target: Target) -> Iterator[list[
     ]
     containerfile = f"{image.folder}/Containerfile"
     if builder == "kaniko":
-        where = [f"--destination={reference}", *([] if target.is_pushed else ["--no-push"])]
-        # Kaniko builds all stages unless told otherwise: each downloads the libraries of one platform.
+        destination = [f"--destination={reference}", *([] if target.is_pushed else ["--no-push"])]
+        # By default, Kaniko builds all stages: each downloads the libraries of one platform.
         yield [BUILDERS[builder], "--context=dir://.", f"--dockerfile={containerfile}", "--skip-unused-stages=true",
-               "--cleanup", *options, *where]  # fmt: skip
+               "--cleanup", *options, *destination]  # fmt: skip
         return
     layers = ["--layers"] if builder == "buildah" else []
     yield [builder, "build", *layers, *options, f"--file={containerfile}", f"--tag={reference}", "."]
@@ -134,18 +136,20 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--base", default="", help="base image in place of the one that the Containerfiles name")
     parser.add_argument("--push", action="store_true")
     parser.add_argument("--dry-run", action="store_true", help="print the commands only")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        target = Target(given.registry.rstrip("/"), given.tag, _read_revision(), given.base, given.push)
-        is_chosen = given.dry_run and given.builder in BUILDERS  # its commands may run elsewhere
-        builder = given.builder if is_chosen else find_builder(given.builder)
-        commands = [one for image in list_images(given.platform) for one in image_commands(builder, image, target)]
+        target = Target(options.registry.rstrip("/"), options.tag, _read_revision(), options.base, options.push)
+        is_chosen = options.dry_run and options.builder in BUILDERS  # its commands may run elsewhere
+        builder = options.builder if is_chosen else find_builder(options.builder)
+        commands = [
+            command for image in list_images(options.platform) for command in image_commands(builder, image, target)
+        ]
     except ImageError as error:
         print(error, file=sys.stderr)
         return 2
     for command in commands:
         print(shlex.join(command), flush=True)
-        if not given.dry_run and subprocess.run(command, cwd=ROOT, check=False).returncode:
+        if not options.dry_run and subprocess.run(command, cwd=ROOT, check=False).returncode:
             print(f"{command[0]} failed: see its output above.", file=sys.stderr)
             return 1
     return 0
@@ -153,11 +157,11 @@ def main(arguments: list[str]) -> int:
 
 def _read_revision() -> str:
     """Return the commit, with `-dirty` if files differ from it; empty outside a checkout."""
-    described = subprocess.run(
+    completed = subprocess.run(
         ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"], cwd=ROOT, check=False,
         capture_output=True, text=True,
     )  # fmt: skip
-    return described.stdout.strip()
+    return completed.stdout.strip()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from jax._src import config
 
 WIDTH = 110
 UNUSABLE = {"XLA_FLAGS": "--xla_cpu_parallel_codegen_split_count=none", "JAX_PLATFORMS": "cpu"}
-"""XLA writes out all its flags where it is given a value of the wrong kind."""
+"""Environment in which XLA prints all its flags, since the value of one has the wrong kind."""
 
 _FLAG = re.compile(r"^\t--(\w+)=.*?\t(bool|int32|int64|float|string)\t", re.MULTILINE)
 _NAME = re.compile(rb"(?<=\0)xla_[a-z0-9_]{3,80}(?=\0)")
@@ -28,7 +28,7 @@ def render_options() -> str:
     """Return the module with both lists."""
     kinds, choices, others = _sort_options()
     flags = _list_flags()
-    unjudged = sorted(name for name, kind in flags.items() if kind == "string")
+    text_flags = sorted(name for name, kind in flags.items() if kind == "string")
     parts = [
         f'"""JAX\'s variables and XLA\'s flags, as JAX {jax.__version__} and jaxlib {jaxlib.__version__} have them.',
         "",
@@ -47,16 +47,16 @@ def render_options() -> str:
         *_block("BOOL_FLAGS", sorted(name for name, kind in flags.items() if kind == "bool")),
         *_block("INT_FLAGS", sorted(name for name, kind in flags.items() if kind.startswith("int"))),
         *_block("FLOAT_FLAGS", sorted(name for name, kind in flags.items() if kind == "float")),
-        *_block("TEXT_FLAGS", unjudged),
+        *_block("TEXT_FLAGS", text_flags),
     ]
     return "\n".join(parts) + "\n"
 
 
 def _sort_options() -> tuple[dict[str, type], dict[str, list[str]], set[str]]:
     """Return the kinds and choices of the options that JAX reads from variables, and all its other variables."""
-    read = set()
+    variables = set()
     for path in Path(jax.__file__).parent.rglob("*.py"):
-        read |= set(_VARIABLE.findall(path.read_text(encoding="utf-8")))
+        variables |= set(_VARIABLE.findall(path.read_text(encoding="utf-8")))
     kinds: dict[str, type] = {}
     choices: dict[str, list[str]] = {}
     meta, holders = (vars(config.config)[name] for name in ("meta", "_value_holders"))
@@ -64,28 +64,28 @@ def _sort_options() -> tuple[dict[str, type], dict[str, list[str]], set[str]]:
         variable = name.upper()
         if not variable.startswith("JAX_") or type(holders[name]).__name__ != "State":
             continue
-        read.add(variable)
+        variables.add(variable)
         if kind == "enum":
             choices[variable] = list(details["enum_values"])
         elif kind == "enum_class" and all(isinstance(choice.value, str) for choice in details["enum_class"]):
             choices[variable] = [choice.value for choice in details["enum_class"]]
         elif kind in (bool, int, float) and holders[name].value is not None:  # else no variable is read
             kinds[variable] = kind
-    return kinds, choices, read - kinds.keys() - choices.keys()
+    return kinds, choices, variables - kinds.keys() - choices.keys()
 
 
 def _list_flags() -> dict[str, str]:
-    """Return each flag that XLA may know, with its kind where XLA says it: what it writes out is cut."""
+    """Return each flag that XLA may know, with its kind if XLA prints it: its output is truncated."""
     command = [sys.executable, "-c", "import jax; jax.devices()"]
-    ended = subprocess.run(command, env=os.environ | UNUSABLE, capture_output=True, text=True, check=False)
-    kinds = dict(_FLAG.findall(ended.stderr))
+    completed = subprocess.run(command, env=os.environ | UNUSABLE, capture_output=True, text=True, check=False)
+    kinds = dict(_FLAG.findall(completed.stderr))
     library = Path(jaxlib.__file__).with_name("libjax_common.so").read_bytes()
     return {name.decode(): kinds.get(name.decode(), "string") for name in _NAME.findall(library)} | kinds
 
 
-def _block(name: str, words: Iterable[str]) -> Iterator[str]:
+def _block(name: str, names: Iterable[str]) -> Iterator[str]:
     yield f'{name} = frozenset(\n    """'
-    yield from textwrap.wrap(" ".join(words), WIDTH, initial_indent="    ", subsequent_indent="    ")
+    yield from textwrap.wrap(" ".join(names), WIDTH, initial_indent="    ", subsequent_indent="    ")
     yield '    """.split()\n)'
 
 

@@ -1,6 +1,6 @@
 """Pin the base image of both Containerfiles by digest.
 
-`python -m tools.pin_base` asks the registry of the base image for the digest of its tag, and writes `NAME:TAG@DIGEST`
+`python -m tools.pin_base` reads the digest of the base image's tag from its registry, and writes `NAME:TAG@DIGEST`
 into the Containerfiles. The registry must be reachable without a login. The requests follow the distribution
 specification of the Open Container Initiative, "Pulling manifests", and its token authentication.
 """
@@ -38,16 +38,16 @@ def resolve(reference: str) -> str:
     url = f"{scheme}://{HOSTS.get(host, host)}/v2/{repository}/manifests/{tag}"
     try:
         try:
-            answer = _get(url)
+            response = _get(url)
         except urllib.error.HTTPError as error:
             if error.code != 401:  # Unauthorized: a token is needed, also by anonymous clients
                 raise
-            answer = _get(url, _request_token(error.headers.get("WWW-Authenticate", "")))
+            response = _get(url, _request_token(error.headers.get("WWW-Authenticate", "")))
     except (OSError, KeyError, ValueError) as error:
         raise ImageError(
             f"{reference}: the registry {host} gave no digest: {error}. Check its name and try again."
         ) from error
-    digest: str = answer.headers.get("Docker-Content-Digest", "")
+    digest: str = response.headers.get("Docker-Content-Digest", "")
     if not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
         raise ImageError(f"{reference}: the registry {host} answered with the digest {digest!r}. It must be sha256:...")
     return digest
@@ -55,7 +55,7 @@ def resolve(reference: str) -> str:
 
 def pin(text: str, find_digest: Callable[[str], str]) -> str:
     """Return a Containerfile whose base image has the digest of its tag, which `find_digest` returns."""
-    return BASE_ARGUMENT.sub(lambda found: f"ARG PYTHON_IMAGE={_pin_reference(found[1], find_digest)}", text)
+    return BASE_ARGUMENT.sub(lambda match: f"ARG PYTHON_IMAGE={_pin_reference(match[1], find_digest)}", text)
 
 
 def main(root: Path = ROOT) -> int:
@@ -94,8 +94,8 @@ def _request_token(challenge: str) -> str:
     """Return an anonymous token for a challenge such as `Bearer realm="URL",service="NAME",scope="SCOPE"`."""
     fields = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
     query = urllib.parse.urlencode({name: fields[name] for name in ("service", "scope") if name in fields})
-    with _get(f"{fields['realm']}?{query}", method="GET") as answer:
-        content = json.load(answer)
+    with _get(f"{fields['realm']}?{query}", method="GET") as response:
+        content = json.load(response)
     return str(content.get("token") or content["access_token"])
 
 

@@ -71,14 +71,14 @@ def make_bom(image: Image, root: Path = ROOT) -> Bom:
     bom.components.add(
         Component(type=ComponentType.CONTAINER, name=repository, version=digest or tag, bom_ref="base-image")
     )
-    own = Component(
+    project_component = Component(
         type=ComponentType.APPLICATION,
         name=project["name"],
         version=project["version"],
         bom_ref="project",
         licenses=[DisjunctiveLicense(id=project["license"])],
     )
-    bom.components.add(own)
+    bom.components.add(project_component)
     libraries = [
         Component(
             type=ComponentType.LIBRARY,
@@ -90,7 +90,7 @@ def make_bom(image: Image, root: Path = ROOT) -> Bom:
         for package, version in read_packages(lock)
     ]
     bom.components.update(libraries)
-    bom.register_dependency(own, libraries)
+    bom.register_dependency(project_component, libraries)
     bom.register_dependency(bom.metadata.component, list(bom.components))
     bom.serial_number = uuid.uuid5(uuid.NAMESPACE_URL, f"{image.repository} {base} {lock}")
     return bom
