@@ -15,7 +15,7 @@ OPERATOR_GUARANTEES = (
     Mutation(
         "an old list drops what was written after it",
         f"{SHELL}/store.py",
-        "                if version_of(known) <= version:\n",
+        "                if version_of(stored) <= version:\n",
         "                if True:\n",
         ("tests/shell/test_store.py::test_list_preserves_later_writes",),
     ),
@@ -92,8 +92,8 @@ OPERATOR_GUARANTEES = (
     Mutation(
         "times of a status stay where a clock is set",
         f"{SHELL}/reconcile.py",
-        "        newest = shift_times(memory.newest, set_by - memory.clock_adjustment)\n",
-        "        newest = memory.newest\n",
+        "        newest = shift_times(cache.newest, clock_adjustment - cache.clock_adjustment)\n",
+        "        newest = cache.newest\n",
         ("tests/shell/test_fences.py::test_a_clock_that_is_set_ends_nothing",),
     ),
     Mutation(
@@ -115,7 +115,7 @@ SECURITY_GUARANTEES = (
     Mutation(
         "any user may name any ServiceAccount",
         f"{SHELL}/review_evaluation.py",
-        '    return "" if name == before or is_no_name else name\n',
+        '    return "" if name == before or is_invalid else name\n',
         '    return ""\n',
         ("tests/shell/test_webhook.py::test_a_service_account_needs_the_right_to_use_it",),
     ),

@@ -6,22 +6,22 @@ SHELL_MUTATIONS = (
     Mutation(
         "announce before the status is written",
         f"{SHELL}/reconcile.py",
-        "        try:\n            job = await self._write_if_changed(job, uid, fresh)\n",
-        "        try:\n            self._hub.publish(_job_key(job), make_directive(plan, seen, decision, fresh))\n"
-        "            job = await self._write_if_changed(job, uid, fresh)\n",
+        "        try:\n            job = await self._write_if_changed(job, uid, new_status)\n",
+        "        try:\n            self._hub.publish(_job_key(job), make_directive(plan, seen, decision, new_status))\n"
+        "            job = await self._write_if_changed(job, uid, new_status)\n",
         ("tests/shell/test_each_write.py::test_each_single_write_is_struck_again_and_again",),
     ),
     Mutation(
         "use a generation again whose claim may have arrived",
         f"{SHELL}/hub.py",
-        "        line.max_unconfirmed_generation = max(line.max_unconfirmed_generation, generation)\n",
+        "        state.max_unconfirmed_generation = max(state.max_unconfirmed_generation, generation)\n",
         "        pass\n",
         ("tests/shell/test_hub.py",),
     ),
     Mutation(
         "a JobSet that is there already is an error",
         f"{SHELL}/children.py",
-        "                    except ConflictError:  # it is there; the next look sees it\n",
+        "                    except ConflictError:  # it exists; the next reconcile reads it\n",
         "                    except ZeroDivisionError:\n",
         ("tests/shell/test_each_write.py::test_jobset_that_is_missing_in_the_watch_is_read_once_per_reconciliation",),
     ),
@@ -49,7 +49,7 @@ SHELL_MUTATIONS = (
     Mutation(
         "reconcile all idle jobs at the same moment after a start",
         f"{SHELL}/scheduler.py",
-        "            entry.is_in_wave = True\n",
+        "            entry.is_synchronized = True\n",
         "",
         ("tests/shell/test_scheduler_start.py",),
     ),
@@ -126,8 +126,8 @@ SHELL_MUTATIONS = (
     Mutation(
         "take an owner of that name for the owner",
         f"{SHELL}/authentication.py",
-        '        return known if known is not None and get_text(known, "metadata", "uid") == uid else None\n',
-        "        return known\n",
+        '        return manifest if manifest is not None and get_text(manifest, "metadata", "uid") == uid else None\n',
+        "        return manifest\n",
         ("tests/shell/test_authentication.py",),
     ),
     Mutation(
@@ -217,7 +217,7 @@ SHELL_MUTATIONS = (
     Mutation(
         "no retry after a conflict",
         f"{SHELL}/reconcile.py",
-        "                with suppress(ConflictError):  # somebody else wrote: look again at what is there now\n",
+        "                with suppress(ConflictError):  # another client wrote the object: read and decide again\n",
         "                if True:\n",
         ("tests/shell/test_reconcile_edges.py",),
     ),
@@ -233,7 +233,7 @@ SERVICE_ACCOUNT_MUTATIONS = (
     Mutation(
         "allow a ServiceAccount of a job that is older than the webhook",
         f"{SHELL}/service_account_check.py",
-        " or created < since + WEBHOOK_ROLLOUT",
+        " or created_at < configured_at + WEBHOOK_ROLLOUT",
         "",
         ("tests/shell/test_service_account_check.py",),
     ),

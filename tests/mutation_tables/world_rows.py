@@ -177,7 +177,7 @@ START_MUTATIONS = (
     Mutation(
         "a version of the scheduler's group counts without PodGroups",
         f"{SHELL}/api.py",
-        """if any(one.get("name") == kind.plural for""",
+        """if any(resource.get("name") == kind.plural for""",
         """if any(True for""",
         ("tests/shell/test_kind_discovery.py",),
     ),

@@ -55,8 +55,8 @@ async def test_authenticated_connection_is_kept() -> None:
     gate = ConnectionLimiter(ConnectionLimits(total=6, unauthenticated=6, unauthenticated_per_peer=6))
     pods = [connect(gate, "node") for _ in range(3)]
     for number, entry in enumerate(pods):
-        entry.prove(f"pod-{number}")
-        entry.prove(f"pod-{number}")
+        entry.authenticate(f"pod-{number}")
+        entry.authenticate(f"pod-{number}")
 
     flood = [connect(gate, "node") for _ in range(100)]
 
@@ -70,7 +70,7 @@ async def test_a_pod_proves_few_connections_at_once() -> None:
     entries = [connect(gate, "node") for _ in range(MAX_AUTHENTICATED_PER_OWNER + 2)]
 
     for entry in entries:
-        entry.prove("pod")
+        entry.authenticate("pod")
 
     assert open_of(entries) == list(range(2, MAX_AUTHENTICATED_PER_OWNER + 2))
     for entry in entries:
@@ -82,7 +82,7 @@ async def test_a_connection_that_is_gone_proves_nothing() -> None:
     gate = ConnectionLimiter(ConnectionLimits(total=1, unauthenticated=1, unauthenticated_per_peer=1))
     entry = connect(gate, "a")
     entry.connection_lost(None)
-    entry.prove("pod")
+    entry.authenticate("pod")
 
     assert len(gate) == 0
 

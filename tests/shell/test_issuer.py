@@ -87,8 +87,8 @@ def expire(authenticator: PodAuthenticator, *, accounts: bool = True) -> None:
     for results in (authenticator._cache._accepted, authenticator._cache._rejected):
         for digest, (_, answer) in tuple(results.items()):
             results[digest] = (-inf, answer)
-    for account, (_, is_confirmed) in tuple(authenticator._accounts._answers.items()) if accounts else ():
-        authenticator._accounts._answers[account] = (-inf, is_confirmed)
+    for account, (_, is_confirmed) in tuple(authenticator._accounts._results.items()) if accounts else ():
+        authenticator._accounts._results[account] = (-inf, is_confirmed)
 
 
 async def test_pods_of_an_account_need_one_review(
@@ -128,7 +128,7 @@ async def test_deleted_account_is_noticed_as_late_as_without_keys(
 ) -> None:
     await authenticator.authenticate(token())
     ((_, (until, _)),) = authenticator._cache._accepted.items()
-    ((_, (confirmed_until, _)),) = authenticator._accounts._answers.items()
+    ((_, (confirmed_until, _)),) = authenticator._accounts._results.items()
     now = asyncio.get_running_loop().time()
     review_all(api_server, authenticated=False)
 
@@ -151,7 +151,7 @@ async def test_tokens_of_a_denied_account_are_reviewed_alone(
             await authenticator.authenticate(token(iat=number))
     assert count_reviews(api_server) == 4, "one about the account, and one of each token"
 
-    ((_, (until, _)),) = authenticator._accounts._answers.items()
+    ((_, (until, _)),) = authenticator._accounts._results.items()
     assert until <= asyncio.get_running_loop().time() + REJECTED_CACHE_SECONDS
     review_all(api_server)
     expire(authenticator)

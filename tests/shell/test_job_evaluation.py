@@ -23,8 +23,8 @@ from trainingjob_operator.shell.job_evaluation import (
     NEW_BASE_SECONDS,
     SILENT_BASE_SECONDS,
     WAITING_REQUEUE_SECONDS,
-    calm_seconds,
     evaluate,
+    postponable_seconds,
     requeue_delay,
 )
 
@@ -109,19 +109,19 @@ def test_world_that_trains_needs_no_reconcile_until_it_could_hang() -> None:
     scene = trained()
     decision = scene.decide()
     assert isinstance(decision, Wait)
-    assert calm_seconds(scene.plan, scene.see(), decision) == WAITING_REQUEUE_SECONDS
+    assert postponable_seconds(scene.plan, scene.see(), decision) == WAITING_REQUEUE_SECONDS
 
-    assert calm_seconds(scene.plan, scene.see(), Wait(Reason.WAITING_FOR_PODS, "")) == 0.0
-    assert calm_seconds(scene.plan, Scene(plan=make_plan()).see(), decision) == 0.0
+    assert postponable_seconds(scene.plan, scene.see(), Wait(Reason.WAITING_FOR_PODS, "")) == 0.0
+    assert postponable_seconds(scene.plan, Scene(plan=make_plan()).see(), decision) == 0.0
 
 
 def test_replicas_need_no_reconcile_for_as_long_as_each_of_them() -> None:
     scene = ReplicaScene(plan=replicated(make_plan())).start(0, 1)
     calm = scene.decide()
     assert isinstance(calm, RunReplicas)
-    assert calm_seconds(scene.plan, scene.see(), calm) == WAITING_REQUEUE_SECONDS
+    assert postponable_seconds(scene.plan, scene.see(), calm) == WAITING_REQUEUE_SECONDS
 
     del scene.pods[1, 0]
     ended = scene.decide()
     assert isinstance(ended, RunReplicas)
-    assert calm_seconds(scene.plan, scene.see(), ended) == 0.0
+    assert postponable_seconds(scene.plan, scene.see(), ended) == 0.0

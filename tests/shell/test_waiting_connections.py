@@ -8,7 +8,7 @@ from tests.support.connecting import Transport, post, server, session
 from trainingjob_operator.shell import connections
 from trainingjob_operator.shell.connections import (
     MAX_HELLO_BYTES,
-    PLACE_SECONDS,
+    SLOT_SECONDS,
     ConnectionLimiter,
     ConnectionLimits,
     LimitedConnection,
@@ -53,14 +53,14 @@ async def test_connections_of_many_peers_wait_and_none_is_evicted() -> None:
     entries = [connect(gate, f"peer-{number}") for number in range(8)]
     assert (open_of(entries), started_of(entries)) == (list(range(8)), [0, 1])
 
-    entries[0].prove("pod")
+    entries[0].authenticate("pod")
     entries[1].close()
     await settle()
 
     assert started_of(entries) == [0, 1, 2, 3]
     entries[5].close()
     for entry in entries[2:]:
-        entry.prove(f"pod of {entry.peer}")
+        entry.authenticate(f"pod of {entry.peer}")
         await settle()
     assert started_of(entries) == [0, 1, 2, 3, 4, 6, 7]
     assert {entry._inner.received for entry in entries if entry._inner} == {b"hello"}  # type: ignore[attr-defined]
@@ -105,7 +105,7 @@ async def test_place_is_lost_after_a_while_if_others_wait(monkeypatch: pytest.Mo
     for entry in (*stalled, early):
         entry.mark_request()  # the timeout of the first request has ended
     now = asyncio.get_running_loop().time()
-    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now + PLACE_SECONDS + 1.0)
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now + SLOT_SECONDS + 1.0)
 
     connect(gate, "d")
     await settle()

@@ -83,7 +83,9 @@ class Simulation:
         """Start an operator without memory."""
         self.hub = Hub(self.time.monotonic, self._wake)
         fenced = FencedCluster(self.cluster, lambda: self.is_leading)
-        self.reconciler = Reconciler(fenced, self.hub, lambda: SETTINGS, self.time.now, set_by=lambda: self.time.skew)
+        self.reconciler = Reconciler(
+            fenced, self.hub, lambda: SETTINGS, self.time.now, clock_adjustment=lambda: self.time.skew
+        )
         self.due = self.time.seconds
         self.operator_up = True
 

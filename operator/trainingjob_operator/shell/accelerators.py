@@ -97,9 +97,9 @@ def read_accelerators(content: Any) -> HardwareTable:
 def _add_rows(added: dict[str, Any] | InvalidRow) -> HardwareTable:
     if isinstance(added, InvalidRow):
         return HardwareTable(invalid_rows=(added,))
-    read = [_read_row(name, raw) for name, raw in added.items()]
-    rows = [row for row in read if not isinstance(row, InvalidRow)]
-    return HardwareTable(BUILTIN.with_rows(rows), tuple(row for row in read if isinstance(row, InvalidRow)))
+    results = [_read_row(name, raw) for name, raw in added.items()]
+    rows = [row for row in results if not isinstance(row, InvalidRow)]
+    return HardwareTable(BUILTIN.with_rows(rows), tuple(row for row in results if isinstance(row, InvalidRow)))
 
 
 def _read_row(name: str, raw: Any) -> Accelerator | InvalidRow:
@@ -111,7 +111,9 @@ def _read_row(name: str, raw: Any) -> Accelerator | InvalidRow:
         row = AcceleratorRow.model_validate(raw, by_name=False, by_alias=True)
     except ValidationError as error:
         return InvalidRow(TABLE, name, describe_error(error))
-    problems = [problem for topology, one in row.topologies.items() for problem in _check_slice(topology, one)]
+    problems = [
+        problem for topology, slice_row in row.topologies.items() for problem in _check_slice(topology, slice_row)
+    ]
     return InvalidRow(TABLE, name, " ".join(problems)) if problems else _accelerator(name, row)
 
 
@@ -128,7 +130,9 @@ def _accelerator(name: str, row: AcceleratorRow) -> Accelerator:
         name=name,
         platform=row.platform,
         resource=row.resource,
-        slices=tuple(SliceTopology(topology, one.hosts, one.wraps) for topology, one in row.topologies.items()),
+        slices=tuple(
+            SliceTopology(topology, slice_row.hosts, slice_row.wraps) for topology, slice_row in row.topologies.items()
+        ),
         memory_bytes=parse_bytes(row.memory),
         node_labels=tuple(row.node_labels.items()),
         topology_label=row.topology_label,

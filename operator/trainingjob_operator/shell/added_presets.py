@@ -58,9 +58,9 @@ def read_presets(content: Any) -> PresetTable:
 def _add_rows(added: dict[str, Any] | InvalidRow) -> PresetTable:
     if isinstance(added, InvalidRow):
         return PresetTable(invalid_rows=(added,))
-    read = [_read_row(name, raw) for name, raw in added.items()]
-    presets = {preset.name: preset for preset in read if isinstance(preset, Preset)}
-    return PresetTable({**PRESETS, **presets}, tuple(row for row in read if isinstance(row, InvalidRow)))
+    results = [_read_row(name, raw) for name, raw in added.items()]
+    presets = {preset.name: preset for preset in results if isinstance(preset, Preset)}
+    return PresetTable({**PRESETS, **presets}, tuple(row for row in results if isinstance(row, InvalidRow)))
 
 
 def _read_row(name: str, raw: Any) -> Preset | InvalidRow:

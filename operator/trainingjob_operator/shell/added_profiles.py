@@ -97,14 +97,14 @@ def _read_table(added: dict[str, Any] | InvalidRow, accelerators: Collection[str
     if isinstance(added, InvalidRow):
         return ProfileTable(invalid_rows=(added,))
     profiles: list[PodProfile] = []
-    invalid: list[InvalidRow] = []
+    invalid_rows: list[InvalidRow] = []
     for name, raw in added.items():
-        read = _read_row(name, raw, accelerators, profiles)
-        if isinstance(read, InvalidRow):
-            invalid.append(read)
+        result = _read_row(name, raw, accelerators, profiles)
+        if isinstance(result, InvalidRow):
+            invalid_rows.append(result)
         else:
-            profiles.append(read)
-    return ProfileTable(tuple(profiles), tuple(invalid))
+            profiles.append(result)
+    return ProfileTable(tuple(profiles), tuple(invalid_rows))
 
 
 def _read_row(
@@ -117,8 +117,8 @@ def _read_row(
         if row.shipped:
             if row.shipped not in SHIPPED:
                 return InvalidRow(TABLE, name, _describe_unknown(row.shipped))
-            own = {key: value for key, value in raw.items() if key != "from"}
-            row = ProfileRow.model_validate(_override(SHIPPED[row.shipped], own), by_name=False, by_alias=True)
+            overrides = {key: value for key, value in raw.items() if key != "from"}
+            row = ProfileRow.model_validate(_override(SHIPPED[row.shipped], overrides), by_name=False, by_alias=True)
     except ValidationError as error:
         return InvalidRow(TABLE, name, describe_error(error))
     problems = [*_check_fields(row), *_check_accelerators(row, accelerators, earlier)]
@@ -135,11 +135,11 @@ def _describe_unknown(name: str) -> str:
     return f"from: {name} is not a shipped profile. There are {join_words(tuple(SHIPPED))}.{hint}"
 
 
-def _override(shipped: Any, own: Any) -> Any:
+def _override(shipped: Any, overrides: Any) -> Any:
     """Return a shipped row with the fields of a row: objects are merged, all else is replaced, lists too."""
-    if not isinstance(shipped, dict) or not isinstance(own, dict):
-        return own
-    return {**shipped, **{key: _override(shipped.get(key), value) for key, value in own.items()}}
+    if not isinstance(shipped, dict) or not isinstance(overrides, dict):
+        return overrides
+    return {**shipped, **{key: _override(shipped.get(key), value) for key, value in overrides.items()}}
 
 
 def _check_fields(row: ProfileRow) -> Iterator[str]:
@@ -157,14 +157,14 @@ def _check_fields(row: ProfileRow) -> Iterator[str]:
 
 def _check_lists(row: ProfileRow) -> Iterator[str]:
     """Yield problems of lists whose items have names: no objects, no name, or a name that the operator uses."""
-    listed = {
+    named_lists = {
         "spec.volumes": row.spec.get("volumes", []),
         "spec.initContainers": row.spec.get("initContainers", []),
         "spec.resourceClaims": row.spec.get("resourceClaims", []),
         "container.env": row.container.get("env", []),
         "container.volumeMounts": row.container.get("volumeMounts", []),
     }
-    for path, items in listed.items():
+    for path, items in named_lists.items():
         if not isinstance(items, list) or not all(isinstance(item, dict) and item.get("name") for item in items):
             yield f"{path}: must be a list of objects with a `name`."
             continue
@@ -174,8 +174,8 @@ def _check_lists(row: ProfileRow) -> Iterator[str]:
         if path == "container.env":
             yield from (f"{path}: the operator sets {name}." for name in names if name.startswith(OWN_VARIABLES))
         elif path == "spec.volumes":
-            taken = [name for name in names if name in OWN_VOLUMES or name.startswith("volume-")]
-            yield from (f"{path}: {name} is the name of a volume of the operator." for name in taken)
+            reserved = [name for name in names if name in OWN_VOLUMES or name.startswith("volume-")]
+            yield from (f"{path}: {name} is the name of a volume of the operator." for name in reserved)
 
 
 def _check_accelerators(

@@ -18,9 +18,9 @@ type Table = Literal["accelerators", "presets", "podProfiles"]
 ADDED_TABLES: tuple[Table, ...] = get_args(Table.__value__)
 
 
-def table_words(table: Table) -> str:
-    """Return the name of a table in words: `pod profiles`."""
-    return re.sub(r"[A-Z]", lambda letter: f" {letter[0].lower()}", table)
+def describe_table(table: Table) -> str:
+    """Return the name of a table as text: `pod profiles`."""
+    return re.sub(r"[A-Z]", lambda match: f" {match[0].lower()}", table)
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,13 @@ def check_rows(table: Table, content: Any) -> dict[str, Any] | InvalidRow:
     if content is None:
         return {}
     if not isinstance(content, dict):
-        return InvalidRow(table, "", f"must be a map from names to {table_words(table)}.")
+        return InvalidRow(table, "", f"must be a map from names to {describe_table(table)}.")
     return {str(name): row for name, row in content.items()}
 
 
 def describe_error(error: ValidationError) -> str:
     """Return what is wrong with the fields of a row."""
-    return " ".join(f"{_format_location(one['loc'])}: {one['msg']}." for one in error.errors())
+    return " ".join(f"{_format_location(item['loc'])}: {item['msg']}." for item in error.errors())
 
 
 def _format_location(location: tuple[int | str, ...]) -> str:

@@ -37,8 +37,8 @@ async def _assume_kueue() -> bool:
 class Admission:
     """Answers AdmissionReviews of TrainingJobs."""
 
-    def __init__(self, examine: EvaluateReview, may_use: MayUse, has_kueue: HasKueue = _assume_kueue) -> None:
-        self._examine = examine
+    def __init__(self, evaluate: EvaluateReview, may_use: MayUse, has_kueue: HasKueue = _assume_kueue) -> None:
+        self._evaluate = evaluate
         self._may_use = may_use
         self._has_kueue = has_kueue
         self._access_review_queue = FairQueue(at_once=MAX_ACCESS_REVIEWS)
@@ -50,9 +50,9 @@ class Admission:
             NotAReviewError: `body` is not an AdmissionReview.
         """
         try:
-            result = await self._examine(body, peer)
-            if (asked := result.access_check) and not await self._is_permitted(asked, peer):
-                return asked.refusal
+            result = await self._evaluate(body, peer)
+            if (access_check := result.access_check) and not await self._is_permitted(access_check, peer):
+                return access_check.refusal
             if result.answer_without_kueue and not await self._has_kueue():
                 return result.answer_without_kueue
         except NotAReviewError:
@@ -64,8 +64,8 @@ class Admission:
             return deny_response(scan_uid(body), 503, f"the operator cannot check this {KIND} now: {error}. Try again.")
         except ClusterUnavailableError as error:
             log.warning("cannot review now", error=str(error))
-            words = f"the operator cannot reach the API server to check this {KIND}: {error}. Try again."
-            return deny_response(scan_uid(body), 503, words)
+            message = f"the operator cannot reach the API server to check this {KIND}: {error}. Try again."
+            return deny_response(scan_uid(body), 503, message)
         except Exception:
             log.exception("review failed", peer=peer)
             return deny_response(

@@ -100,22 +100,22 @@ def allow_response(uid: str, warnings: Sequence[str] = ()) -> Manifest:
 
 def deny_response(uid: str, code: int, message: str, warnings: Sequence[str] = ()) -> Manifest:
     """Return the response that rejects an object."""
-    cut = _replace_surrogates(message).encode()[:MAX_MESSAGE].decode(errors="ignore")
-    status = {"code": code, "reason": _REASONS.get(code, "InternalError"), "message": cut}
+    truncated = _replace_surrogates(message).encode()[:MAX_MESSAGE].decode(errors="ignore")
+    status = {"code": code, "reason": _REASONS.get(code, "InternalError"), "message": truncated}
     return _review({"uid": uid, "allowed": False, "status": status}, warnings)
 
 
 def split_warnings(warnings: Sequence[str]) -> list[str]:
     """Split warnings into lines within the API server's limits of length and total size."""
     pieces = [piece for warning in warnings for piece in _split(warning)]
-    kept: list[str] = []
-    room = MAX_WARNINGS - len(TRUNCATION_WARNING)
+    lines: list[str] = []
+    remaining = MAX_WARNINGS - len(TRUNCATION_WARNING)
     for piece in pieces:
-        room -= len(piece)
-        if room < 0:
-            return [*kept, TRUNCATION_WARNING]
-        kept.append(piece)
-    return kept
+        remaining -= len(piece)
+        if remaining < 0:
+            return [*lines, TRUNCATION_WARNING]
+        lines.append(piece)
+    return lines
 
 
 def _review(response: Manifest, warnings: Sequence[str]) -> Manifest:
@@ -126,21 +126,21 @@ def _review(response: Manifest, warnings: Sequence[str]) -> Manifest:
 
 def _split(warning: str) -> list[str]:
     """Wrap a warning into lines of `MAX_WARNING` characters."""
-    line = "".join(character if character.isprintable() else " " for character in _replace_surrogates(warning))
-    return textwrap.wrap(line, MAX_WARNING, subsequent_indent=_CONTINUATION, break_on_hyphens=False)
+    printable = "".join(character if character.isprintable() else " " for character in _replace_surrogates(warning))
+    return textwrap.wrap(printable, MAX_WARNING, subsequent_indent=_CONTINUATION, break_on_hyphens=False)
 
 
-def _replace_surrogates(text_: str) -> str:
+def _replace_surrogates(text: str) -> str:
     """Replace lone surrogates, which UTF-8 cannot encode."""
-    return text_.encode("utf-8", "replace").decode()
+    return text.encode("utf-8", "replace").decode()
 
 
 def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise ValueError(f"an object has the key '{twice[:32]}' more than once")
-    return found
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
+        duplicate, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ValueError(f"an object has the key '{duplicate[:32]}' more than once")
+    return mapping
 
 
 def _reject_constant(name: str) -> None:

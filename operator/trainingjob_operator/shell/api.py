@@ -1,7 +1,7 @@
 """JSON requests to the API server.
 
 The client library refreshes the credentials. The operator does not use its typed models: they cost
-memory and time, and the core works on plain manifests. Every failed request raises one of the errors in `ports`.
+memory and time, and the core works on plain manifests. Every failed request raises one of the errors in `interfaces`.
 """
 
 import asyncio
@@ -73,10 +73,10 @@ class Api:
         self,
         configuration: Configuration,
         *,
-        log_in: RefreshCredentials | None = None,  # None: the credentials do not expire
+        refresh_credentials: RefreshCredentials | None = None,  # None: the credentials do not expire
         request_timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
     ) -> None:
-        self._refresh_credentials = log_in
+        self._refresh_credentials = refresh_credentials
         self._refresh_lock = asyncio.Lock()
         self._request_timeout_seconds = request_timeout_seconds
         configuration.connection_pool_maxsize = NUM_CONNECTIONS
@@ -93,7 +93,9 @@ class Api:
     def with_separate_pool(self) -> "Api":
         """Return a client of the same API server with a separate connection pool."""
         api = Api(
-            self.configuration, log_in=self._refresh_credentials, request_timeout_seconds=self._request_timeout_seconds
+            self.configuration,
+            refresh_credentials=self._refresh_credentials,
+            request_timeout_seconds=self._request_timeout_seconds,
         )
         api.on_error = self.on_error
         return api
@@ -107,10 +109,10 @@ class Api:
     async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:  # None: not found
         """Read an object from the API server. Raises `ClusterUnavailableError`, `MissingKindError`."""
         try:
-            found: Manifest = await self._read(kind.path(namespace, name))
+            manifest: Manifest = await self._read(kind.path(namespace, name))
         except NotFoundError:
             return None
-        return found
+        return manifest
 
     async def read_document(self, path: str) -> object:
         """Read a JSON document that is not an object of a kind.
@@ -124,8 +126,8 @@ class Api:
 
         Raises `ClusterUnavailableError`.
         """
-        found = await self._discover(f"/apis/{group}")
-        return tuple(get_text(one, "version") for one in iter_items(found, "versions"))
+        api_group = await self._discover(f"/apis/{group}")
+        return tuple(get_text(version, "version") for version in iter_items(api_group, "versions"))
 
     async def kind_versions(self, kind: Kind) -> tuple[str, ...]:
         """Return the versions in which a kind is served, whatever the version of `kind`.
@@ -135,18 +137,18 @@ class Api:
         group, _, _ = kind.api_version.partition("/")
         served = []
         for version in await self.group_versions(group):
-            found = await self._discover(f"/apis/{group}/{version}")
-            if any(one.get("name") == kind.plural for one in iter_items(found, "resources")):
+            resource_list = await self._discover(f"/apis/{group}/{version}")
+            if any(resource.get("name") == kind.plural for resource in iter_items(resource_list, "resources")):
                 served.append(version)
         return tuple(served)
 
     async def _discover(self, path: str) -> Manifest:
         """Read a document of the discovery. Empty: there is none."""
         try:
-            found: Manifest = await self._read(path)
+            document: Manifest = await self._read(path)
         except (NotFoundError, MissingKindError):
             return {}
-        return found
+        return document
 
     async def list_pages(
         self, kind: Kind, namespace: str = "", *, labels: str = "", fields: str = ""
@@ -185,12 +187,12 @@ class Api:
         Raises `NotFoundError` and all errors of `ports`.
         """
         path = POD.path(namespace, pod, "log")
-        what = f"GET {path}"
-        with _translate_errors(what):
+        request_name = f"GET {path}"
+        with _translate_errors(request_name):
             response = await self._open("GET", path, query, None, "application/json", None)
             async with response:
                 if response.status >= 400:
-                    raise map_error(what, response.status, await response.read(), "")
+                    raise map_error(request_name, response.status, await response.read(), "")
                 async for line in response.content:
                     yield line.decode(errors="replace").rstrip("\n")
 
@@ -239,10 +241,12 @@ class Api:
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
         try:
-            left = await self._write("DELETE", kind.path(metadata.get("namespace", ""), metadata["name"]), {}, options)
+            remaining = await self._write(
+                "DELETE", kind.path(metadata.get("namespace", ""), metadata["name"]), {}, options
+            )
         except (NotFoundError, MissingKindError, ConflictError):
             return None  # a conflict means another UID: a new object has the name, and this one is gone
-        return left if left.get("kind") == kind.name else None
+        return remaining if remaining.get("kind") == kind.name else None
 
     async def _read(self, path: str) -> Any:
         return _parse(f"GET {path}", await self._read_text(path, {}))
@@ -278,9 +282,9 @@ class Api:
         content_type: str = "application/json",
         seconds: float = 0.0,
     ) -> bytes:
-        what = f"{method} {path}"
+        request_name = f"{method} {path}"
         try:
-            with _translate_errors(what):
+            with _translate_errors(request_name):
                 response = await self._open(
                     method, path, query, body, content_type, seconds or self._request_timeout_seconds
                 )
@@ -290,7 +294,7 @@ class Api:
             raise
         if response.status >= 400:
             self.on_error(str(response.status))
-            raise map_error(what, response.status, text, response.headers.get("Retry-After", ""))
+            raise map_error(request_name, response.status, text, response.headers.get("Retry-After", ""))
         return text
 
     async def _open(
@@ -317,8 +321,8 @@ class Api:
                 auth_settings=["BearerToken"],
             )
             timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=self._request_timeout_seconds)
-            answered = await self._client.call_api(verb, url, headers, payload, _request_timeout=timeout)
-            sent: aiohttp.ClientResponse = answered.response
+            api_response = await self._client.call_api(verb, url, headers, payload, _request_timeout=timeout)
+            sent: aiohttp.ClientResponse = api_response.response
             return sent
 
         response = await send()
@@ -329,12 +333,12 @@ class Api:
         self.clock.synchronize(response.headers.get("Date", ""))
         return response
 
-    async def _refresh_token(self, refused: str | None) -> bool:  # None: the request had no token
+    async def _refresh_token(self, rejected_token: str | None) -> bool:  # None: the request had no token
         """Refresh the token once for all rejected requests. Return whether the token changed."""
         async with self._refresh_lock:
-            if self._refresh_credentials and await self._token() == refused:
+            if self._refresh_credentials and await self._token() == rejected_token:
                 await self._refresh_credentials(self.configuration)
-            return await self._token() != refused
+            return await self._token() != rejected_token
 
     async def _token(self) -> str | None:
         return await self.configuration.get_api_key_with_prefix("BearerToken")
@@ -349,13 +353,17 @@ def _parse(request_name: str, text: bytes) -> Any:
 
 
 @contextlib.contextmanager
-def _translate_errors(what: str) -> Iterator[None]:
+def _translate_errors(request_name: str) -> Iterator[None]:
     """Convert connection errors into `ClusterUnavailableError`."""
     try:
         yield
     except aiohttp.ClientConnectorError as error:
-        reason = error.os_error
-        why = os.strerror(reason.errno) if isinstance(reason, ConnectionError) and reason.errno else str(reason)
-        raise ClusterUnavailableError(f"{what}: cannot connect to {error.host}:{error.port}: {why}") from error
+        os_error = error.os_error
+        reason = (
+            os.strerror(os_error.errno) if isinstance(os_error, ConnectionError) and os_error.errno else str(os_error)
+        )
+        raise ClusterUnavailableError(
+            f"{request_name}: cannot connect to {error.host}:{error.port}: {reason}"
+        ) from error
     except (aiohttp.ClientError, TimeoutError, OSError, ConfigException) as error:
-        raise ClusterUnavailableError(f"{what}: {type(error).__name__} {error}".rstrip()) from error
+        raise ClusterUnavailableError(f"{request_name}: {type(error).__name__} {error}".rstrip()) from error

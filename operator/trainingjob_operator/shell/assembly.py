@@ -55,7 +55,7 @@ class Operator:
             else FolderSource(settings.certificates)
         )
         self.tls = Tls(source)
-        self.trust = (
+        self.ca_bundle_injector = (
             CaBundleInjector(api, settings.webhook_configuration, self.tls)
             if settings.webhook_enabled and own_certificates
             else None
@@ -87,13 +87,13 @@ class Operator:
             is_enabled=settings.webhook_enabled,
             allows_unchecked=settings.unchecked_service_accounts,
         )
-        fenced = FencedCluster(self.cluster, lambda: self.lease.is_leading)
+        fenced_cluster = FencedCluster(self.cluster, lambda: self.lease.is_leading)
         self._reconciler = Reconciler(
-            fenced,
+            fenced_cluster,
             self.hub,
             self._render_settings,
             now,
-            set_by=lambda: api.clock.total_adjustment,
+            clock_adjustment=lambda: api.clock.total_adjustment,
             check=self.checks.check,
             check_account=accounts.find_problem,
             read_queue=QueueReader(api).read,
@@ -137,25 +137,25 @@ class Operator:
             await self._run_parts(stop)
 
     async def _run_parts(self, stop: asyncio.Event) -> None:
-        parts = [self.tls.run(), self.feed.run(), self._watch(), self._run_leader_election()]
-        if self.trust:
-            parts.append(self.trust.run())
+        coroutines = [self.tls.run(), self.feed.run(), self._watch(), self._run_leader_election()]
+        if self.ca_bundle_injector:
+            coroutines.append(self.ca_bundle_injector.run())
         if self.label:
-            parts.append(self.label.run())
-        tasks = [asyncio.create_task(part) for part in parts]
-        stopping = asyncio.create_task(stop.wait())
+            coroutines.append(self.label.run())
+        tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
+        stop_task = asyncio.create_task(stop.wait())
         try:
-            await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([stop_task, *tasks], return_when=asyncio.FIRST_COMPLETED)
         finally:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.scheduler.stop(), RECONCILE_DRAIN_SECONDS)
             await self.lease.release()
-            broken = [error for task in tasks if task.done() and (error := task.exception())]
-            for task in (stopping, *tasks):
+            errors = [error for task in tasks if task.done() and (error := task.exception())]
+            for task in (stop_task, *tasks):
                 task.cancel()
-            await asyncio.gather(stopping, *tasks, return_exceptions=True)
-        if broken:
-            raise broken[0]
+            await asyncio.gather(stop_task, *tasks, return_exceptions=True)
+        if errors:
+            raise errors[0]
 
     async def _watch(self) -> None:
         await self.feed.synced.wait()  # the first list finds missing kinds

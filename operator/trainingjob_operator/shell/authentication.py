@@ -69,10 +69,10 @@ class PodAuthenticator:
             raise UnauthenticatedCallerError("a bearer token is needed")
         if not has_operator_audience(token):
             raise UnauthenticatedCallerError(f"the token is not a JSON web token for {TOKEN_AUDIENCE}")
-        answer = await self._cache.find(token, peer, self._review_token, self._verify_token)
-        if isinstance(answer, str):
-            raise UnauthenticatedCallerError(answer)
-        return answer
+        result = await self._cache.find(token, peer, self._review_token, self._verify_token)
+        if isinstance(result, str):
+            raise UnauthenticatedCallerError(result)
+        return result
 
     async def _verify_token(self, token: str) -> Caller | None:  # None: it needs a review
         """Return the caller if the issuer's keys verify the token and a recent review confirmed its ServiceAccount."""
@@ -129,25 +129,25 @@ class PodAuthenticator:
         return None
 
     async def _follow(self, namespace: str, pod: Manifest, chain: Sequence[Kind]) -> Manifest | None:  # None: broken
-        owned = pod
+        dependent = pod
         for kind in chain:
-            reference = _controller(owned, kind)
-            found = await self._find(kind, namespace, get_text(reference, "name"), get_text(reference, "uid"))
-            if found is None:
+            reference = _controller(dependent, kind)
+            owner = await self._find(kind, namespace, get_text(reference, "name"), get_text(reference, "uid"))
+            if owner is None:
                 return None
-            owned = found
-        return owned
+            dependent = owner
+        return dependent
 
     async def _find(self, kind: Kind, namespace: str, name: str, uid: str) -> Manifest | None:  # None: not found
         if not name or not uid:
             return None
-        known = self._store[kind].find(namespace, name)
-        if known is None or get_text(known, "metadata", "uid") != uid:  # the watch may lag behind
+        manifest = self._store[kind].find(namespace, name)
+        if manifest is None or get_text(manifest, "metadata", "uid") != uid:  # the watch may lag behind
             try:
-                known = await self._api.get(kind, namespace, name)
+                manifest = await self._api.get(kind, namespace, name)
             except MissingKindError as error:
                 raise ClusterUnavailableError(f"cannot look up a {kind.name}: {error}") from error
-        return known if known is not None and get_text(known, "metadata", "uid") == uid else None
+        return manifest if manifest is not None and get_text(manifest, "metadata", "uid") == uid else None
 
 
 def has_operator_audience(token: str) -> bool:
@@ -191,8 +191,10 @@ def _controller(manifest: Manifest, kind: Kind) -> Manifest:
     The API version may differ, since an upgraded controller writes a newer one.
     """
     owners = (owner for owner in iter_items(manifest, "metadata", "ownerReferences") if owner.get("controller") is True)
-    wanted = (_group(kind.api_version), kind.name)
-    return next((owner for owner in owners if (_group(get_text(owner, "apiVersion")), owner.get("kind")) == wanted), {})
+    expected = (_group(kind.api_version), kind.name)
+    return next(
+        (owner for owner in owners if (_group(get_text(owner, "apiVersion")), owner.get("kind")) == expected), {}
+    )
 
 
 def _group(api_version: str) -> str:

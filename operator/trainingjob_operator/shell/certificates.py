@@ -62,44 +62,44 @@ class Certificates:
 
 
 def renew(
-    known: Certificates | None, names: Sequence[str], now: datetime, webhook_names: Sequence[str] = ()
+    current: Certificates | None, names: Sequence[str], now: datetime, webhook_names: Sequence[str] = ()
 ) -> Certificates:
     """Renew certificates that are due; return the same object if nothing changed.
 
     A certificate is due if less than a third of its lifetime is left. Expired and invalid certificates are due at once.
     Without `webhook_names`, there is no certificate for the webhook.
     """
-    renewed = _renew_most_urgent(known, names, now)
-    while renewed is not known:
-        renewed, known = _renew_most_urgent(renewed, names, now), renewed
+    renewed = _renew_most_urgent(current, names, now)
+    while renewed is not current:
+        renewed, current = _renew_most_urgent(renewed, names, now), renewed
     return _renew_webhook(renewed, webhook_names, now)
 
 
-def _renew_most_urgent(known: Certificates | None, names: Sequence[str], now: datetime) -> Certificates:
+def _renew_most_urgent(current: Certificates | None, names: Sequence[str], now: datetime) -> Certificates:
     """Apply the most urgent renewal step; return the same object if none is due."""
-    if known is None:
+    if current is None:
         return _issue_initial(names, now)
-    if known.next_ca is not None and not _is_usable(known.next_ca, now):
-        return replace(known, next_ca=None)
-    if not _is_usable(known.ca, now):
-        return _promote_ca(known, known.next_ca, names, now) if known.next_ca else _issue_initial(names, now)
-    if known.next_ca is None and _is_due(known.ca, now):
-        return replace(known, next_ca=make_ca(now))
-    if known.next_ca is not None and now >= _creation_time(known.next_ca) + CA_PUBLICATION_LEAD:
-        return _promote_ca(known, known.next_ca, names, now)
-    if not _is_valid_serving(known.serving, known.ca, names) or _is_due(known.serving, now):
-        return replace(known, serving=make_serving(known.ca, names, now))
-    living = _unexpired(known.old_cas, now)
-    return known if living == known.old_cas else replace(known, old_cas=living)
+    if current.next_ca is not None and not _is_usable(current.next_ca, now):
+        return replace(current, next_ca=None)
+    if not _is_usable(current.ca, now):
+        return _promote_ca(current, current.next_ca, names, now) if current.next_ca else _issue_initial(names, now)
+    if current.next_ca is None and _is_due(current.ca, now):
+        return replace(current, next_ca=make_ca(now))
+    if current.next_ca is not None and now >= _creation_time(current.next_ca) + CA_PUBLICATION_LEAD:
+        return _promote_ca(current, current.next_ca, names, now)
+    if not _is_valid_serving(current.serving, current.ca, names) or _is_due(current.serving, now):
+        return replace(current, serving=make_serving(current.ca, names, now))
+    unexpired = _unexpired(current.old_cas, now)
+    return current if unexpired == current.old_cas else replace(current, old_cas=unexpired)
 
 
-def _renew_webhook(known: Certificates, names: Sequence[str], now: datetime) -> Certificates:
-    webhook = known.webhook
+def _renew_webhook(current: Certificates, names: Sequence[str], now: datetime) -> Certificates:
+    webhook = current.webhook
     if not names:
-        return known if webhook is None else replace(known, webhook=None)
-    if webhook and _is_valid_serving(webhook, known.ca, names) and not _is_due(webhook, now):
-        return known
-    return replace(known, webhook=make_serving(known.ca, names, now))
+        return current if webhook is None else replace(current, webhook=None)
+    if webhook and _is_valid_serving(webhook, current.ca, names) and not _is_due(webhook, now):
+        return current
+    return replace(current, webhook=make_serving(current.ca, names, now))
 
 
 def make_ca(now: datetime) -> CertificatePair:
@@ -120,9 +120,9 @@ def make_serving(ca: CertificatePair, names: Sequence[str], now: datetime) -> Ce
     issuer, issuer_key = ca.x509, serialization.load_pem_private_key(ca.key.encode(), password=None)
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
-    life = min(SERVING_LIFETIME, issuer.not_valid_after_utc - now)
+    lifetime = min(SERVING_LIFETIME, issuer.not_valid_after_utc - now)
     builder = (
-        _builder(subject, issuer.subject, key.public_key(), now, life)
+        _builder(subject, issuer.subject, key.public_key(), now, lifetime)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
@@ -140,17 +140,17 @@ def _issue_initial(names: Sequence[str], now: datetime) -> Certificates:
     return Certificates(ca=ca, serving=make_serving(ca, names, now))
 
 
-def _promote_ca(known: Certificates, ca: CertificatePair, names: Sequence[str], now: datetime) -> Certificates:
-    old = _unexpired((known.ca.certificate, *known.old_cas), now)
+def _promote_ca(current: Certificates, ca: CertificatePair, names: Sequence[str], now: datetime) -> Certificates:
+    old = _unexpired((current.ca.certificate, *current.old_cas), now)
     return Certificates(ca=ca, serving=make_serving(ca, names, now), old_cas=old)
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, life: timedelta
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, lifetime: timedelta
 ) -> x509.CertificateBuilder:
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
     builder = builder.serial_number(x509.random_serial_number())
-    return builder.not_valid_before(now - CLOCK_SKEW).not_valid_after(now + life)
+    return builder.not_valid_before(now - CLOCK_SKEW).not_valid_after(now + lifetime)
 
 
 def _usage(*, signs_certificates: bool) -> x509.KeyUsage:

@@ -66,7 +66,7 @@ class FairQueue:
 
     @contextlib.asynccontextmanager
     async def acquire(self, peer: str = "", user: str = "", seconds: float | None = None) -> AsyncIterator[None]:
-        """Wait for a free place and hold it; `seconds` is the timeout of the wait.
+        """Wait for a free slot and hold it; `seconds` is the timeout of the wait.
 
         Raises:
             CheckBusyError: this peer has too many waiters, or the wait timed out.
@@ -90,7 +90,7 @@ class FairQueue:
             async with asyncio.timeout(seconds):
                 await waiter
         except BaseException as error:
-            if waiter.done() and not waiter.cancelled():  # the place became free at the same moment
+            if waiter.done() and not waiter.cancelled():  # the slot became free at the same time
                 self._release()
             else:
                 self._forget(peer, user, waiter)
@@ -99,7 +99,7 @@ class FairQueue:
             raise
 
     def _release(self) -> None:
-        """Give the place to the next user of the next peer."""
+        """Assign the slot to the next user of the next peer."""
         while self._waiting:
             peer, users = next(iter(self._waiting.items()))
             user, waiting = next(iter(users.items()))
@@ -114,11 +114,11 @@ class FairQueue:
                 return
         self._num_free += 1
 
-    def _forget(self, peer: str, user: str, mine: asyncio.Future[None]) -> None:
+    def _forget(self, peer: str, user: str, waiter: asyncio.Future[None]) -> None:
         users = self._waiting.get(peer, {})
         waiting = users.get(user, deque())
         with contextlib.suppress(ValueError):
-            waiting.remove(mine)
+            waiting.remove(waiter)
         if not waiting:
             users.pop(user, None)
         if not users:
@@ -207,10 +207,10 @@ class CheckPool:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        left = (*self._running_reviews, *filter(None, (self._idle_timer,)))
-        for task in left:
+        tasks = (*self._running_reviews, *filter(None, (self._idle_timer,)))
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._reviews.close()
         await self._jobs.close()
 
@@ -228,13 +228,13 @@ class CheckPool:
             CheckCpuLimitError: the review exceeded its CPU time limit.
             CheckFailedError: the review failed.
         """
-        examining = asyncio.create_task(self._evaluate(body, peer))
-        self._running_reviews.add(examining)
-        examining.add_done_callback(self._forget)
+        task = asyncio.create_task(self._evaluate(body, peer))
+        self._running_reviews.add(task)
+        task.add_done_callback(self._forget)
         try:
             # The review continues after this timeout: a slow worker must not be restarted for every review.
             async with asyncio.timeout(REVIEW_SECONDS):
-                return await asyncio.shield(examining)
+                return await asyncio.shield(task)
         except TimeoutError as error:
             raise CheckBusyError(f"the check did not end within {REVIEW_SECONDS:g} s") from error
 
@@ -242,15 +242,15 @@ class CheckPool:
         async with self._review_queue.acquire(peer, scan_user(body), REVIEW_WAIT_SECONDS):
             try:
                 async with asyncio.timeout(MAX_REVIEW_SECONDS):
-                    examined: ReviewResult = await self._reviews.run_task(Request((body,), REVIEW_CPU_SECONDS))
-                    return examined
+                    result: ReviewResult = await self._reviews.run_task(Request((body,), REVIEW_CPU_SECONDS))
+                    return result
             except TimeoutError as error:
                 raise CheckBusyError(f"the check did not end within {MAX_REVIEW_SECONDS:g} s") from error
 
-    def _forget(self, examining: asyncio.Task[ReviewResult]) -> None:
-        self._running_reviews.discard(examining)
-        if not examining.cancelled():
-            examining.exception()  # the caller may have timed out; avoids a warning of asyncio
+    def _forget(self, task: asyncio.Task[ReviewResult]) -> None:
+        self._running_reviews.discard(task)
+        if not task.cancelled():
+            task.exception()  # the caller may have timed out; avoids a warning of asyncio
 
     async def check(self, namespace: str, name: str, spec: object) -> ValidationResult:
         """Run `validate_job` in the worker.
@@ -264,9 +264,9 @@ class CheckPool:
             async with asyncio.timeout(JOB_SECONDS), self._job_queue.acquire(namespace):
                 if self._idle_timer:
                     self._idle_timer.cancel()
-                checked: ValidationResult = await self._jobs.run_task(Request((namespace, name, spec), JOB_CPU_SECONDS))
+                result: ValidationResult = await self._jobs.run_task(Request((namespace, name, spec), JOB_CPU_SECONDS))
                 self._idle_timer = asyncio.create_task(self._close_idle_worker())
-                return checked
+                return result
         except TimeoutError as error:
             raise CheckBusyError(f"the check of job '{name}' did not end within {JOB_SECONDS:g} s") from error
 

@@ -63,12 +63,12 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C signals the process group; the operator stops this process
     os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_DATA, (MAX_DATA_BYTES, MAX_DATA_BYTES))
-    with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as answers:
+    with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as results:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # other output must not corrupt the stream of results
-        serve(sys.stdin.buffer, answers)
+        serve(sys.stdin.buffer, results)
 
 
-def serve(requests: BinaryIO, answers: BinaryIO) -> None:
+def serve(requests: BinaryIO, results: BinaryIO) -> None:
     """Process requests from one stream and write the results to another."""
     catalog = (_read(requests) or AddedRows()).add()
     gc.freeze()
@@ -76,8 +76,8 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
         signal.setitimer(signal.ITIMER_PROF, request.cpu_seconds)  # SIGPROF kills the process
         result = run(request, catalog)
         signal.setitimer(signal.ITIMER_PROF, 0.0)
-        answers.write(encode_message(result))
-        answers.flush()
+        results.write(encode_message(result))
+        results.flush()
 
 
 def run(request: Request, catalog: Catalog) -> Result:

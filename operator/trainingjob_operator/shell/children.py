@@ -48,7 +48,7 @@ type ServedVersions = Callable[[], Awaitable[Collection[str]]]
 class _Rejection:
     """Reason and time of a rejected creation."""
 
-    trouble: ObjectProblem
+    problem: ObjectProblem
     at: datetime
 
 
@@ -71,11 +71,11 @@ class ChildCreator:
 
     def last_rejection(self, uid: str) -> ObjectProblem | None:  # None: not rejected
         """Return why the last creation of a job's children was rejected."""
-        refusal = self._rejections.get(uid)
-        return refusal.trouble if refusal else None
+        rejection = self._rejections.get(uid)
+        return rejection.problem if rejection else None
 
     def has_conflict(self, uid: str) -> bool:
-        """Return whether a child existed already when the job's children were created last: look again soon."""
+        """Return whether a child existed already at the last creation of the job's children: reconcile again soon."""
         return uid in self._conflicts
 
     def forget(self, uid: str) -> None:
@@ -84,7 +84,7 @@ class ChildCreator:
         self._conflicts.discard(uid)
 
     async def create_missing(
-        self, plan: Plan, seen: Observed, children: Children, chores: tuple[ChildOperation, ...]
+        self, plan: Plan, seen: Observed, children: Children, operations: tuple[ChildOperation, ...]
     ) -> ObjectProblem | None:  # None: not rejected now
         """Create missing children, unless a recent attempt was rejected. Return the reason of a new rejection.
 
@@ -92,25 +92,27 @@ class ChildCreator:
             ClusterUnavailableError: the API server is unreachable.
             MissingKindError: JobSet is not installed.
         """
-        before, now = self._rejections.get(seen.uid), self._now()
+        last_rejection, now = self._rejections.get(seen.uid), self._now()
         if (
-            before and abs((now - before.at).total_seconds()) < CREATE_BACKOFF_SECONDS
+            last_rejection and abs((now - last_rejection.at).total_seconds()) < CREATE_BACKOFF_SECONDS
         ):  # `abs`: the clock can be set back
             return None
-        wanted = [chore for chore in chores if isinstance(chore, (CreateBase, CreateSlice, CreatePreparation))]
-        trouble = None
+        creations = [
+            operation for operation in operations if isinstance(operation, (CreateBase, CreateSlice, CreatePreparation))
+        ]
+        problem = None
         self._conflicts.discard(seen.uid)
-        if wanted or seen.base is not None:
-            trouble = await self._try_create(plan, seen, children, wanted)
-            trouble = await self._try_publish_certificates(seen.namespace, children) or trouble
-        if trouble:
-            self._rejections[seen.uid] = _Rejection(trouble, now)
+        if creations or seen.base is not None:
+            problem = await self._try_create(plan, seen, children, creations)
+            problem = await self._try_publish_certificates(seen.namespace, children) or problem
+        if problem:
+            self._rejections[seen.uid] = _Rejection(problem, now)
         else:
             self._rejections.pop(seen.uid, None)
-        return trouble
+        return problem
 
     async def _try_create(
-        self, plan: Plan, seen: Observed, children: Children, wanted: Sequence[Creation]
+        self, plan: Plan, seen: Observed, children: Children, creations: Sequence[Creation]
     ) -> ObjectProblem | None:  # None: not rejected
         job = JobIdentity(name=seen.name, namespace=seen.namespace, uid=seen.uid)
         settings = self._settings()
@@ -119,17 +121,17 @@ class ChildCreator:
             settings = replace(settings, trainer_image=image, trainer_images={})
         try:
             settings = replace(settings, config_map=await self._publish_config(job, plan, settings, children))
-            if wanted:
+            if creations:
                 settings = replace(settings, pod_group_version=select_version(await self._pod_group_versions()))
-            for chore in wanted:
-                child, violations = _render_child(job, plan, settings, chore)
+            for creation in creations:
+                child, violations = _render_child(job, plan, settings, creation)
                 if violations:
                     return ObjectProblem(Reason.CREATION_REJECTED, "; ".join(violations))
-                group = {} if isinstance(chore, CreatePreparation) else render_pod_group(job, plan, settings, child)
+                group = {} if isinstance(creation, CreatePreparation) else render_pod_group(job, plan, settings, child)
                 for manifest in filter(None, (group, child)):  # pods wait until their group exists
                     try:
                         await self._cluster.create(manifest)
-                    except ConflictError:  # it is there; the next look sees it
+                    except ConflictError:  # it exists; the next reconcile reads it
                         self._conflicts.add(seen.uid)
         except ForbiddenError as error:
             return ObjectProblem(Reason.CREATION_REJECTED, explain_rejection(str(error)))
@@ -155,10 +157,10 @@ class ChildCreator:
             await self._cluster.create(manifest)
         except ConflictError as error:
             if error.existing is None:
-                raise  # it is gone again
+                raise  # it was deleted in the meantime
             if not select_config_maps((error.existing,), job.name, job.uid):
-                words = f"ConfigMap '{name}' exists, but has another owner or other content. Delete it."
-                raise ForbiddenError(words) from error
+                message = f"ConfigMap '{name}' exists, but has another owner or other content. Delete it."
+                raise ForbiddenError(message) from error
         return name
 
     async def _try_publish_certificates(
@@ -176,10 +178,10 @@ class ChildCreator:
 
 
 def _render_child(
-    job: JobIdentity, plan: Plan, settings: RenderSettings, chore: Creation
+    job: JobIdentity, plan: Plan, settings: RenderSettings, creation: Creation
 ) -> tuple[Manifest, list[str]]:
     """Return a missing child, and the violations of the policy for pods. Empty: it is allowed."""
-    match chore:
+    match creation:
         case CreatePreparation():
             preparation = render_preparation(job, plan, settings, plan.spec.data.prepare or Prepare())
             return preparation, check_preparation(preparation, plan.shape.profile)

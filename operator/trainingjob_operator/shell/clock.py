@@ -27,16 +27,16 @@ class ServerClock:
     def __init__(
         self,
         monotonic: Callable[[], float] = time.monotonic,
-        machine: Callable[[], datetime] = lambda: datetime.now(UTC),
+        local_clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.total_adjustment = 0.0
         """Total adjustment in seconds by the API server's answers; positive: forward."""
         self._monotonic = monotonic
-        self._set(machine())
+        self._set(local_clock())
 
     def now(self) -> datetime:
         """Return the current time."""
-        return self._then + timedelta(seconds=self._monotonic() - self._at)
+        return self._reference_time + timedelta(seconds=self._monotonic() - self._reference_monotonic)
 
     def synchronize(self, date: str) -> None:
         """Adjust the clock to the `Date` header of a new answer; ignore an invalid date."""
@@ -46,15 +46,15 @@ class ServerClock:
             return
         if server_time.tzinfo is None:
             return
-        off = self.now() - server_time
-        if abs(off) > TOLERANCE:
-            self.total_adjustment -= off.total_seconds()
-            if abs(off) > MIN_LOGGED_OFFSET:
+        offset = self.now() - server_time
+        if abs(offset) > TOLERANCE:
+            self.total_adjustment -= offset.total_seconds()
+            if abs(offset) > MIN_LOGGED_OFFSET:
                 log.warning(
                     "the local clock differs from the API server's clock; using the API server's",
-                    seconds=off.total_seconds(),
+                    seconds=offset.total_seconds(),
                 )
             self._set(server_time)
 
     def _set(self, now: datetime) -> None:
-        self._then, self._at = now, self._monotonic()
+        self._reference_time, self._reference_monotonic = now, self._monotonic()

@@ -119,10 +119,10 @@ class KubernetesCluster:
         try:
             created = await self._feed.own_writes.write(kind, manifest, self._api.create(kind, manifest, namespace))
         except ConflictError as error:  # it may be the operator's, whose answer was lost, before the watch delivers it
-            known = await self._api.get(kind, namespace, manifest["metadata"]["name"]) if kind in CHILDREN else None
-            if known:
-                self._store.put(kind, known)
-            raise ConflictError(str(error), existing=known) from error
+            existing = await self._api.get(kind, namespace, manifest["metadata"]["name"]) if kind in CHILDREN else None
+            if existing:
+                self._store.put(kind, existing)
+            raise ConflictError(str(error), existing=existing) from error
         except NotFoundError as error:  # the namespace is gone
             raise ForbiddenError(str(error)) from error
         self._store.put(kind, created)
@@ -138,11 +138,11 @@ class KubernetesCluster:
     async def delete(self, manifest: Manifest, *, grace_seconds: int | None = None) -> None:
         """Delete the object with this UID and, in the background, its dependents."""
         kind = kind_of(manifest)
-        left = await self._api.delete(kind, manifest, grace_seconds=grace_seconds)
-        if left is None:
+        remaining = await self._api.delete(kind, manifest, grace_seconds=grace_seconds)
+        if remaining is None:
             self._store.remove(kind, manifest)
         else:
-            self._store.put(kind, left)
+            self._store.put(kind, remaining)
 
     async def write_status(self, job: Manifest, status: Manifest) -> Manifest:
         """Replace the status and return the new job. Raises `ConflictError` if the job's `resourceVersion` changed."""
@@ -170,12 +170,12 @@ class KubernetesCluster:
         read_at, warnings = self._warnings.get(namespace, (-WARNINGS_SECONDS, ()))
         if now - read_at < WARNINGS_SECONDS:
             return warnings
-        found: list[Manifest] = []
+        events: list[Manifest] = []
         try:
             async for page in self._api.list_pages(EVENT, namespace, fields="type=Warning"):
-                found += [trim_manifest(EVENT, event) for event in page.items]
-                found = heapq.nlargest(MAX_KEPT_WARNINGS, found, key=event_time)
-            read_at, warnings = now, tuple(found)
+                events += [trim_manifest(EVENT, event) for event in page.items]
+                events = heapq.nlargest(MAX_KEPT_WARNINGS, events, key=event_time)
+            read_at, warnings = now, tuple(events)
         except (ClusterUnavailableError, MissingKindError) as error:  # not critical: the cached events suffice
             log.warning("cannot read events", namespace=namespace, error=str(error))
             read_at = now + max(requested_wait_seconds(error) - WARNINGS_SECONDS, 0.0)
@@ -190,16 +190,16 @@ def are_pods_ready(jobsets: Iterable[Manifest], jobs: Sequence[Manifest]) -> boo
 
     A Job that belongs to no JobSet is the preparation.
     """
-    num_wanted = sum(
+    num_expected = sum(
         get_int(job, "replicas") or 1 for jobset in jobsets for job in iter_items(jobset, "spec", "replicatedJobs")
     ) + sum(_belongs_to_job(job) for job in jobs)
-    up = [
+    ready_jobs = [
         job
         for job in jobs
         if (get_int(job, "status", "ready") or 0) >= (get_int(job, "spec", "parallelism") or 1)
         or get_text(job, "status", "completionTime")
     ]
-    return len(up) >= num_wanted
+    return len(ready_jobs) >= num_expected
 
 
 def _belongs_to_job(job: Manifest) -> bool:
@@ -210,8 +210,8 @@ def _belongs_to_job(job: Manifest) -> bool:
 def filter_warnings(events: Iterable[Manifest], objects: Iterable[Manifest]) -> tuple[Manifest, ...]:
     """Return the events about the given objects, newest first."""
     uids = {get_text(manifest, "metadata", "uid") for manifest in objects}
-    about = [event for event in events if get_text(event, "involvedObject", "uid") in uids]
-    return tuple(sorted(about, key=event_time, reverse=True)[:MAX_WARNINGS])
+    matching = [event for event in events if get_text(event, "involvedObject", "uid") in uids]
+    return tuple(sorted(matching, key=event_time, reverse=True)[:MAX_WARNINGS])
 
 
 def event_time(event: Manifest) -> str:

@@ -5,7 +5,7 @@ peer with the most of them. A peer that opens thousands of connections therefore
 
 TLS starts with the first byte, so a silent connection costs only a socket. When thousands of hosts connect at once,
 TLS starts for as many as the limit of unauthenticated connections allows, and the others wait without TLS. Evicting
-them would waste their handshakes, and each would come again. All TLS connections share one read buffer,
+them would waste their handshakes, and each host would connect again. All TLS connections share one read buffer,
 because the event loop reads one connection at a time. A buffer of asyncio's own takes 256 KiB per connection.
 """
 
@@ -25,15 +25,15 @@ FIRST_REQUEST_SECONDS = 10.0
 BUFFER_BYTES = 64 * 1024
 PIECE_BYTES = 16 * 1024
 """Maximum number of bytes that TLS encrypts at once: one record. OpenSSL keeps the memory of the largest piece."""
-PLACE_SECONDS = FIRST_REQUEST_SECONDS
-"""Time for which an unauthenticated connection keeps its place while others wait for one."""
+SLOT_SECONDS = FIRST_REQUEST_SECONDS
+"""Time for which an unauthenticated connection keeps its slot while others wait for one."""
 MAX_HELLO_BYTES = 4096
 """Maximum number of bytes from a connection that waits. The first message of TLS has less than 2 KiB."""
 MAX_AUTHENTICATED_PER_OWNER = 4
 """Authenticated connections per pod. A further one closes the pod's oldest; an agent needs no more."""
 
 BACKLOG = 1024
-AUTHENTICATE: web.RequestKey[Callable[[str], None]] = web.RequestKey("prove", Callable[[str], None])  # type: ignore[arg-type]
+AUTHENTICATE: web.RequestKey[Callable[[str], None]] = web.RequestKey("authenticate", Callable[[str], None])  # type: ignore[arg-type]
 """Request key of a function with which the handler sets the connection's authenticated owner."""
 
 type Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -84,16 +84,16 @@ class ConnectionLimiter:
         return entry.is_open
 
     def start(self, entry: "LimitedConnection") -> None:
-        """Start a connection that has sent data; without a free place, it waits.
+        """Start a connection that has sent data; without a free slot, it waits.
 
-        Peers take turns. A newcomer does not wait for a peer with many more connections, nor for one that has kept its
-        place for `PLACE_SECONDS`.
+        Peers take turns. A new connection does not wait for a peer with many more connections, nor for a connection
+        that has kept its slot for `SLOT_SECONDS`.
         """
         if self._num_started >= self._limits.unauthenticated:
-            most = max(self._started.values(), key=len)
-            oldest, since = next(iter(most.items()))
-            has_more = len(most) > len(self._started.get(entry.peer, ())) + 1
-            if has_more or asyncio.get_running_loop().time() - since > PLACE_SECONDS:
+            largest = max(self._started.values(), key=len)
+            oldest, since = next(iter(largest.items()))
+            has_more = len(largest) > len(self._started.get(entry.peer, ())) + 1
+            if has_more or asyncio.get_running_loop().time() - since > SLOT_SECONDS:
                 oldest.close()
         if self._num_started >= self._limits.unauthenticated or self._waiting:
             self._waiting.setdefault(entry.peer, OrderedDict())[entry] = None
@@ -109,11 +109,11 @@ class ConnectionLimiter:
             return
         self.unregister(entry)
         entry.owner = owner
-        mine = self._authenticated.setdefault(owner, deque())
-        mine.append(entry)
+        connections = self._authenticated.setdefault(owner, deque())
+        connections.append(entry)
         self._num_authenticated += 1
-        if len(mine) > MAX_AUTHENTICATED_PER_OWNER:
-            mine[0].close()
+        if len(connections) > MAX_AUTHENTICATED_PER_OWNER:
+            connections[0].close()
 
     def register_handler(self, handler: asyncio.Protocol, entry: "LimitedConnection") -> None:
         """Register the HTTP handler of a connection."""
@@ -129,17 +129,17 @@ class ConnectionLimiter:
         """Record the first request of a connection, and let its handler mark the connection as authenticated."""
         if entry := self._entries.get(request.protocol):
             entry.mark_request()
-            request[AUTHENTICATE] = entry.prove
+            request[AUTHENTICATE] = entry.authenticate
         return await handler(request)
 
     def unregister(self, entry: "LimitedConnection") -> None:
         """Remove a closed connection from the counts."""
         if entry.owner:
-            proved = self._authenticated.get(entry.owner, deque())
-            if entry in proved:
-                proved.remove(entry)
+            connections = self._authenticated.get(entry.owner, deque())
+            if entry in connections:
+                connections.remove(entry)
                 self._num_authenticated -= 1
-            if not proved:
+            if not connections:
                 self._authenticated.pop(entry.owner, None)
             return
         self._num_unauthenticated -= _remove(self._unauthenticated, entry)
@@ -151,13 +151,13 @@ class ConnectionLimiter:
 
     def close(self) -> None:
         """Close all connections without a request."""
-        for own in tuple(self._unauthenticated.values()):
-            for entry in tuple(own):
+        for connections in tuple(self._unauthenticated.values()):
+            for entry in tuple(connections):
                 if entry.awaits_first_request:
                     entry.close()
 
-    def _evict(self, own: "OrderedDict[LimitedConnection, None]") -> None:
-        next(iter(own)).close()
+    def _evict(self, connections: "OrderedDict[LimitedConnection, None]") -> None:
+        next(iter(connections)).close()
 
     def _start(self, entry: "LimitedConnection") -> None:
         self._num_started += 1
@@ -165,24 +165,24 @@ class ConnectionLimiter:
         entry.start()
 
     def _start_waiting(self) -> None:
-        """Start waiting connections in the free places; each peer's oldest in turn."""
+        """Start waiting connections in the free slots; each peer's oldest in turn."""
         self._is_starting = False
         while self._waiting and self._num_started < self._limits.unauthenticated:
-            peer, own = next(iter(self._waiting.items()))
-            entry, _ = own.popitem(last=False)
+            peer, connections = next(iter(self._waiting.items()))
+            entry, _ = connections.popitem(last=False)
             del self._waiting[peer]
-            if own:
-                self._waiting[peer] = own  # the peer moves to the end of the queue
+            if connections:
+                self._waiting[peer] = connections  # the peer moves to the end of the queue
             self._start(entry)
 
 
 def _remove[Value](entries: "dict[str, OrderedDict[LimitedConnection, Value]]", entry: "LimitedConnection") -> bool:
-    """Remove a connection from its peer's. Return whether it was there."""
-    own = entries.get(entry.peer)
-    if own is None or entry not in own:
+    """Remove a connection from those of its peer. Return whether it was one of them."""
+    connections = entries.get(entry.peer)
+    if connections is None or entry not in connections:
         return False
-    del own[entry]
-    if not own:
+    del connections[entry]
+    if not connections:
         del entries[entry.peer]
     return True
 
@@ -191,16 +191,16 @@ class LimitedConnection(asyncio.Protocol):
     """A connection before its first byte. The first byte starts TLS, or HTTP on a server without TLS."""
 
     def __init__(
-        self, gate: ConnectionLimiter, make: Callable[[], asyncio.Protocol], context: ssl.SSLContext | None
+        self, limiter: ConnectionLimiter, create_handler: Callable[[], asyncio.Protocol], context: ssl.SSLContext | None
     ) -> None:
-        """Create the HTTP protocol with `make` at the first byte, behind TLS if `context` is set."""
+        """Create the HTTP protocol with `create_handler` at the first byte, behind TLS if `context` is set."""
         self.peer = ""
         self.owner = ""
         self.is_open = True
         self.awaits_first_request = True
         """Whether no request has arrived yet."""
-        self._gate = gate
-        self._make = make
+        self._limiter = limiter
+        self._create_handler = create_handler
         self._context = context
         self._inner: asyncio.Protocol | None = None
         self._transport: asyncio.Transport | None = None
@@ -213,7 +213,7 @@ class LimitedConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         name = transport.get_extra_info("peername")
         self.peer = str(name[0]) if name else ""
-        if self._gate.admit(self):
+        if self._limiter.admit(self):
             self._timer = asyncio.get_running_loop().call_later(FIRST_REQUEST_SECONDS, self.close)
 
     def data_received(self, data: bytes) -> None:
@@ -225,7 +225,7 @@ class LimitedConnection(asyncio.Protocol):
             return
         is_waiting, self._received = bool(self._received), self._received + data
         if not is_waiting:
-            self._gate.start(self)
+            self._limiter.start(self)
         if self._inner is None and len(self._received) > MAX_HELLO_BYTES:
             self.close()
 
@@ -234,8 +234,8 @@ class LimitedConnection(asyncio.Protocol):
         if self._transport is None:
             return
         data, self._received = self._received, b""
-        self._inner = self._make()
-        self._gate.register_handler(self._inner, self)
+        self._inner = self._create_handler()
+        self._limiter.register_handler(self._inner, self)
         if self._context is not None:
             tls = _SharedBufferTls(self._inner, self._context, self.mark_closed)
             self._transport.set_protocol(tls)
@@ -272,9 +272,9 @@ class LimitedConnection(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
 
-    def prove(self, owner: str) -> None:
+    def authenticate(self, owner: str) -> None:
         """Mark this connection as authenticated by an owner."""
-        self._gate.mark_authenticated(self, owner)
+        self._limiter.mark_authenticated(self, owner)
 
     def close(self) -> None:
         """Abort the connection."""
@@ -287,8 +287,8 @@ class LimitedConnection(asyncio.Protocol):
         """Remove the connection from the gate."""
         if self.is_open:
             self.mark_request()
-            self._gate.unregister(self)
-            self._gate.unregister_handler(self._inner)
+            self._limiter.unregister(self)
+            self._limiter.unregister_handler(self._inner)
             self.is_open = False
 
 
@@ -318,7 +318,7 @@ class _SharedBufferTls(SSLProtocol):
             self.buffer_updated(len(piece))
 
     def _do_write(self) -> None:
-        """Encrypt and send what waits in pieces. An answer that names thousands of hosts has more than 100 KiB."""
+        """Encrypt and send the backlog in pieces. An answer that names thousands of hosts has more than 100 KiB."""
         waiting: deque[Any] = deque(
             memoryview(data)[begin : begin + PIECE_BYTES]
             for data in cast("deque[bytes]", self._write_backlog)
@@ -337,14 +337,14 @@ class _SharedBufferTls(SSLProtocol):
 
 
 class LimitedSite(web.BaseSite):
-    """Listening socket of a server, on all addresses, behind a gate."""
+    """Listening socket of a server, on all addresses, with connection limits."""
 
     def __init__(
-        self, runner: web.AppRunner, port: int, gate: ConnectionLimiter, context: ssl.SSLContext | None
+        self, runner: web.AppRunner, port: int, limiter: ConnectionLimiter, context: ssl.SSLContext | None
     ) -> None:
         super().__init__(runner)
         self._port = port
-        self._gate = gate
+        self._limiter = limiter
         self._context = context
 
     @property
@@ -355,9 +355,9 @@ class LimitedSite(web.BaseSite):
     async def start(self) -> None:
         """Start to listen."""
         await super().start()
-        loop, make = asyncio.get_running_loop(), self._runner.server
-        if make is None:
+        loop, create_handler = asyncio.get_running_loop(), self._runner.server
+        if create_handler is None:
             raise RuntimeError("the runner is not set up")
         self._server = await loop.create_server(
-            lambda: LimitedConnection(self._gate, make, self._context), None, self._port, backlog=BACKLOG
+            lambda: LimitedConnection(self._limiter, create_handler, self._context), None, self._port, backlog=BACKLOG
         )

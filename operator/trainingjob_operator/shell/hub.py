@@ -31,7 +31,7 @@ MAX_HOLD_SECONDS = 2.0
 COUNT_SECONDS = 1.0
 """Interval at which the hosts of all jobs are counted."""
 REPORT_DELAY_SECONDS = 0.05
-"""Delay before an agent's next report. Short, since the operator holds an answer back until it changes."""
+"""Delay before an agent's next report. Short, since the operator holds each answer until it changes."""
 PHASES_OUTSIDE_WORLD = (Phase.IDLE, Phase.LEFT, Phase.FAILED)
 """Phases outside a world, in which the readiness of a host's standby process counts as progress."""
 ACTIVE_CPU_SECONDS = 10
@@ -44,13 +44,13 @@ diagnostics, drill ID, inspection ID, standby world and live slices."""
 
 @dataclass(slots=True)
 class _PodState:
-    """Newest report of a pod, the times of its changes, and the identity of its last answer."""
+    """Newest report of a pod, the times of its changes, and the key of its last answer."""
 
     report: HostReport
     reported_at: float
     progressed_at: float
     active_at: float
-    delivered: AnswerKey | None = None
+    last_answer_key: AnswerKey | None = None
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class _JobState:
 
     pod_states: dict[str, _PodState] = field(default_factory=dict)
     listening_since: float = 0.0
-    heard: float = -inf
+    last_report_at: float = -inf
     broadcast: JobDirective | None = None
     published_at: float = 0.0
     max_unconfirmed_generation: int = 0
@@ -94,118 +94,118 @@ class Hub:
     def receive(self, caller: Caller, report: HostReport) -> None:
         """Store a host's report, and wake the reconciler if more than the progress changed."""
         now = self._clock()
-        line = self._line_of(caller.job_key)
-        if now - line.heard > OUTAGE_SECONDS:
-            _exclude_outage(line, now)
-        line.heard = now
-        voice = line.pod_states.get(report.pod_uid)
-        if voice is None:
-            line.pod_states[report.pod_uid] = _PodState(report, now, now, now)
-        elif voice.report is report:
-            line.pod_states[report.pod_uid] = replace(voice, reported_at=now)
+        state = self._get_job_state(caller.job_key)
+        if now - state.last_report_at > OUTAGE_SECONDS:
+            _exclude_outage(state, now)
+        state.last_report_at = now
+        pod = state.pod_states.get(report.pod_uid)
+        if pod is None:
+            state.pod_states[report.pod_uid] = _PodState(report, now, now, now)
+        elif pod.report is report:
+            state.pod_states[report.pod_uid] = replace(pod, reported_at=now)
             return
         else:
-            changed = now if _progress_key(voice.report) != _progress_key(report) else voice.progressed_at
-            worked = now if changed == now or _activity_key(voice.report) != _activity_key(report) else voice.active_at
-            line.pod_states[report.pod_uid] = _PodState(report, now, changed, worked, voice.delivered)
-        if voice is None or needs_reconcile(voice.report, report):
+            progressed_at = now if _progress_key(pod.report) != _progress_key(report) else pod.progressed_at
+            active_at = (
+                now if progressed_at == now or _activity_key(pod.report) != _activity_key(report) else pod.active_at
+            )
+            state.pod_states[report.pod_uid] = _PodState(report, now, progressed_at, active_at, pod.last_answer_key)
+        if pod is None or needs_reconcile(pod.report, report):
             self._wake(caller.namespace, caller.job)
 
     async def answer(
         self, caller: Caller, instance: str, hold_seconds: float
     ) -> Answer | None:  # None: not published yet
-        """Return the answer to a host as soon as it differs from the host's last answer, or after `hold` seconds.
+        """Return the answer to a host as soon as it differs from the host's last answer, or after `hold_seconds`.
 
         A newer report of the same host ends the wait. The superseded answer does not count as delivered. With thousands
         of hosts, the answers of a world wait longer, though no longer than half of its heartbeat timeout, and each host
         is answered at another time.
         """
-        line = self._line_of(caller.job_key)
-        voice = line.pod_states.get(caller.pod_uid)
+        state = self._get_job_state(caller.job_key)
+        pod = state.pod_states.get(caller.pod_uid)
         try:
-            async with asyncio.timeout(self._stretch_hold(line, caller.pod_uid, hold_seconds)):
-                while line.pod_states.get(caller.pod_uid) is voice and not _has_new_answer(
-                    line, caller.pod_uid, instance
+            async with asyncio.timeout(self._stretch_hold(state, caller.pod_uid, hold_seconds)):
+                while state.pod_states.get(caller.pod_uid) is pod and not _has_new_answer(
+                    state, caller.pod_uid, instance
                 ):
-                    line.answer_changed = line.answer_changed or asyncio.Event()
-                    await line.answer_changed.wait()
+                    state.answer_changed = state.answer_changed or asyncio.Event()
+                    await state.answer_changed.wait()
         except TimeoutError:
             pass
-        if line.broadcast is None:
+        if state.broadcast is None:
             return None
-        answer = _find_answer(line, line.broadcast, caller.pod_uid)
-        if voice is not None:
-            voice.delivered = _answer_key(instance, answer)
+        answer = _find_answer(state, state.broadcast, caller.pod_uid)
+        if pod is not None:
+            pod.last_answer_key = _answer_key(instance, answer)
         return answer
 
     def heartbeat_state(self, job: JobKey) -> HeartbeatState:
         """Return the reports of a job, with their ages."""
-        line = self._jobs.get(job)
-        if line is None:
+        state = self._jobs.get(job)
+        if state is None:
             return HeartbeatState()
         now = self._clock()
         latest_reports = {
-            pod_uid: LatestReport(
-                voice.report, now - voice.reported_at, now - voice.progressed_at, now - voice.active_at
-            )
-            for pod_uid, voice in line.pod_states.items()
+            pod_uid: LatestReport(pod.report, now - pod.reported_at, now - pod.progressed_at, now - pod.active_at)
+            for pod_uid, pod in state.pod_states.items()
         }
         return HeartbeatState(
             latest_reports=latest_reports,
-            listening_seconds=now - max(line.listening_since, self._silence_reset_at) if line.pod_states else 0.0,
-            seconds_since_publish=now - line.published_at if line.broadcast and line.broadcast.world else 0.0,
-            max_unconfirmed_generation=line.max_unconfirmed_generation,
+            listening_seconds=now - max(state.listening_since, self._silence_reset_at) if state.pod_states else 0.0,
+            seconds_since_publish=now - state.published_at if state.broadcast and state.broadcast.world else 0.0,
+            max_unconfirmed_generation=state.max_unconfirmed_generation,
         )
 
     def seconds_until_silence(self, job: JobKey) -> float:
         """Return the seconds until a host of the world exceeds the heartbeat timeout. 0: one has, or no world runs."""
-        line = self._jobs.get(job)
-        if line is None or line.broadcast is None or line.broadcast.world is None:
+        state = self._jobs.get(job)
+        if state is None or state.broadcast is None or state.broadcast.world is None:
             return 0.0
-        reported = (line.pod_states[uid].reported_at for uid in line.directives if uid in line.pod_states)
+        report_times = (state.pod_states[uid].reported_at for uid in state.directives if uid in state.pod_states)
         now = self._clock()
-        return max(min(reported, default=now) + line.broadcast.heartbeat_timeout_seconds - now, 0.0)
+        return max(min(report_times, default=now) + state.broadcast.heartbeat_timeout_seconds - now, 0.0)
 
     def has_published(self, job: JobKey) -> bool:
         """Return whether this operator has published a directive for the job since it became the leader."""
-        line = self._jobs.get(job)
-        return line is not None and line.broadcast is not None
+        state = self._jobs.get(job)
+        return state is not None and state.broadcast is not None
 
     def publish(self, job: JobKey, job_directive: JobDirective) -> None:
         """Publish a directive to a job's hosts. The status must already hold it."""
-        line = self._jobs.setdefault(job, _JobState())
-        if line.broadcast == job_directive:
+        state = self._jobs.setdefault(job, _JobState())
+        if state.broadcast == job_directive:
             return
-        before = line.broadcast.world if line.broadcast else None
+        before = state.broadcast.world if state.broadcast else None
         if job_directive.world and (before is None or before.generation != job_directive.world.generation):
-            line.published_at = self._clock()
-        line.broadcast = job_directive
+            state.published_at = self._clock()
+        state.broadcast = job_directive
         standby_worlds = reversed(job_directive.standby_worlds)
-        line.directives = job_directive.find_for_pods()
-        line.standby_worlds = {member.pod_uid: standby for standby in standby_worlds for member in standby.members}
-        line.answers = {}
-        self._drop_stale_pods(line)
-        _release_answers(line)
+        state.directives = job_directive.find_for_pods()
+        state.standby_worlds = {member.pod_uid: standby for standby in standby_worlds for member in standby.members}
+        state.answers = {}
+        self._drop_stale_pods(state)
+        _release_answers(state)
 
     def retire_generation(self, job: JobKey, generation: int) -> None:
         """Exclude a generation from new claims: the write of its claim failed with an unknown result."""
-        line = self._jobs.setdefault(job, _JobState())
-        line.max_unconfirmed_generation = max(line.max_unconfirmed_generation, generation)
+        state = self._jobs.setdefault(job, _JobState())
+        state.max_unconfirmed_generation = max(state.max_unconfirmed_generation, generation)
 
     def pause_job(self, job: JobKey, seconds: float) -> None:
         """Simulate an operator outage for this job: drop its state, and answer no reports for `seconds`."""
-        former = self._jobs.pop(job, _JobState())
+        former_state = self._jobs.pop(job, _JobState())
         self._jobs[job] = _JobState(
-            max_unconfirmed_generation=former.max_unconfirmed_generation, paused_until=self._clock() + seconds
+            max_unconfirmed_generation=former_state.max_unconfirmed_generation, paused_until=self._clock() + seconds
         )
-        former.broadcast = None
-        former.pod_states.clear()  # ends the pending long polls without an answer
-        _release_answers(former)
+        former_state.broadcast = None
+        former_state.pod_states.clear()  # ends the pending long polls without an answer
+        _release_answers(former_state)
 
     def paused_seconds(self, job: JobKey) -> float:
         """Return the remaining seconds of the simulated outage of a job; 0: none."""
-        job_state = self._jobs.get(job)
-        return max(job_state.paused_until - self._clock(), 0.0) if job_state else 0.0
+        state = self._jobs.get(job)
+        return max(state.paused_until - self._clock(), 0.0) if state else 0.0
 
     def drop_job(self, job: JobKey) -> None:
         """Drop the state of a deleted job."""
@@ -215,7 +215,7 @@ class Hub:
         """Drop all state: another operator may have led, so the published directives may be outdated."""
         self._jobs.clear()
 
-    def _stretch_hold(self, line: _JobState, pod_uid: str, hold_seconds: float) -> float:
+    def _stretch_hold(self, state: _JobState, pod_uid: str, hold_seconds: float) -> float:
         """Return the hold time of an answer at the current number of hosts.
 
         A publication answers all hosts at once. With equal hold times, they would report at the same time from then on.
@@ -225,95 +225,95 @@ class Hub:
         if now - self._hosts_counted_at >= COUNT_SECONDS:
             self._num_hosts = sum(len(job.pod_states) for job in self._jobs.values())
             self._hosts_counted_at = now
-        if line.broadcast is None or self._num_hosts <= REPORTS_PER_SECOND:
+        if state.broadcast is None or self._num_hosts <= REPORTS_PER_SECOND:
             return hold_seconds
-        longest = min(line.broadcast.heartbeat_timeout_seconds / 2, MAX_HOLD_SECONDS)
-        interval = max(hold_seconds, min(self._num_hosts / REPORTS_PER_SECOND, longest))
+        max_interval = min(state.broadcast.heartbeat_timeout_seconds / 2, MAX_HOLD_SECONDS)
+        interval = max(hold_seconds, min(self._num_hosts / REPORTS_PER_SECOND, max_interval))
         return interval - (now - share_of_interval(pod_uid) * interval) % interval
 
-    def _line_of(self, job: JobKey) -> _JobState:
-        """Return the entry of a job. A new one drops the entries that reports of deleted jobs left behind."""
+    def _get_job_state(self, job: JobKey) -> _JobState:
+        """Return the state of a job. A new state drops the states that late reports of deleted jobs created."""
         if job not in self._jobs:
             now = self._clock()
-            for key, line in tuple(self._jobs.items()):
-                is_needed = line.broadcast or line.max_unconfirmed_generation or line.paused_until > now
-                if not is_needed and now - max(line.heard, line.listening_since) > RETENTION_SECONDS:
+            for key, state in tuple(self._jobs.items()):
+                is_needed = state.broadcast or state.max_unconfirmed_generation or state.paused_until > now
+                if not is_needed and now - max(state.last_report_at, state.listening_since) > RETENTION_SECONDS:
                     del self._jobs[key]
         return self._jobs.setdefault(job, _JobState())
 
-    def _drop_stale_pods(self, line: _JobState) -> None:
+    def _drop_stale_pods(self, state: _JobState) -> None:
         now = self._clock()
-        for pod_uid, pod_state in tuple(line.pod_states.items()):
-            if now - pod_state.reported_at > RETENTION_SECONDS and pod_uid not in line.directives:
-                del line.pod_states[pod_uid]
+        for pod_uid, pod in tuple(state.pod_states.items()):
+            if now - pod.reported_at > RETENTION_SECONDS and pod_uid not in state.directives:
+                del state.pod_states[pod_uid]
 
 
 def share_of_interval(name: str) -> float:
     """Return the share of an interval at which this name is due: from 0 to 1, the same in each process.
 
-    Hosts or jobs with one interval would otherwise come as one wave in each.
+    Otherwise, all hosts or jobs with the same interval would be due at once.
     """
     return zlib.crc32(name.encode()) / 2**32
 
 
-def _release_answers(line: _JobState) -> None:
+def _release_answers(state: _JobState) -> None:
     """End the wait of all hosts of a job for a change of their answers."""
-    if line.answer_changed:
-        line.answer_changed.set()
-        line.answer_changed = None
+    if state.answer_changed:
+        state.answer_changed.set()
+        state.answer_changed = None
 
 
-def _exclude_outage(line: _JobState, now: float) -> None:
+def _exclude_outage(state: _JobState, now: float) -> None:
     """Exclude an operator outage from a job's timeouts.
 
     The heartbeat timeout restarts. The stall timeout excludes the outage but keeps the time before it, so that rare
     reports delay a stall timeout but cannot prevent it.
     """
-    line.listening_since = now
-    for voice in line.pod_states.values():
-        voice.progressed_at += now - line.heard - OUTAGE_SECONDS
-        voice.active_at += now - line.heard - OUTAGE_SECONDS
+    state.listening_since = now
+    for pod in state.pod_states.values():
+        pod.progressed_at += now - state.last_report_at - OUTAGE_SECONDS
+        pod.active_at += now - state.last_report_at - OUTAGE_SECONDS
 
 
-def _find_answer(line: _JobState, published: JobDirective, pod_uid: str) -> Answer:
-    """Return the answer to one host. Hosts with the same part in the directive get the same object."""
-    directive = line.directives.get(pod_uid)
-    is_member, published = directive is not None, directive or published
-    order = published.injection_order
+def _find_answer(state: _JobState, job_directive: JobDirective, pod_uid: str) -> Answer:
+    """Return the answer to one host. Hosts with the same answer get the same object."""
+    pod_directive = state.directives.get(pod_uid)
+    is_member, job_directive = pod_directive is not None, pod_directive or job_directive
+    order = job_directive.injection_order
     drill = order.drill if order and pod_uid in order.pods else None
-    inspection = _find_inspection(published.inspection, published.world, pod_uid) if is_member else None
-    standby = line.standby_worlds.get(pod_uid)
-    generation = published.world.generation if published.world else 0
-    part = (is_member, generation, drill and drill.id, inspection and inspection.id, standby and standby.shadow)
-    if part not in line.answers:
-        line.answers[part] = _build_answer(published, drill, inspection, standby, is_member=is_member)
-    return line.answers[part]
+    inspection = _find_inspection(job_directive.inspection, job_directive.world, pod_uid) if is_member else None
+    standby = state.standby_worlds.get(pod_uid)
+    generation = job_directive.world.generation if job_directive.world else 0
+    key = (is_member, generation, drill and drill.id, inspection and inspection.id, standby and standby.shadow)
+    if key not in state.answers:
+        state.answers[key] = _build_answer(job_directive, drill, inspection, standby, is_member=is_member)
+    return state.answers[key]
 
 
 def _build_answer(
-    published: JobDirective,
+    job_directive: JobDirective,
     drill: Drill | None,
     inspection: Inspection | None,
     standby: World | None,
     *,
     is_member: bool,
 ) -> Answer:
-    """Return the answer to hosts with this part in a directive. A host outside the world waits."""
-    again = REPORT_DELAY_SECONDS
-    if published.directive is Directive.FINISH:
-        return Answer(directive=published.directive, outcome=published.outcome, report_again_seconds=again)
-    if published.world is None or not is_member:
-        return Answer(directive=Directive.WAIT, report_again_seconds=again)
+    """Return the answer to hosts of one directive. A host outside the world waits."""
+    delay = REPORT_DELAY_SECONDS
+    if job_directive.directive is Directive.FINISH:
+        return Answer(directive=job_directive.directive, outcome=job_directive.outcome, report_again_seconds=delay)
+    if job_directive.world is None or not is_member:
+        return Answer(directive=Directive.WAIT, report_again_seconds=delay)
     return Answer(
-        directive=published.directive,
-        world=published.world,
-        collect_diagnostics=published.collects_diagnostics,
+        directive=job_directive.directive,
+        world=job_directive.world,
+        collect_diagnostics=job_directive.collects_diagnostics,
         drill=drill,
         inspection=inspection,
-        moves=published.moves,
+        moves=job_directive.moves,
         shadow=standby,
-        live_slices=published.live_slices,
-        report_again_seconds=again,
+        live_slices=job_directive.live_slices,
+        report_again_seconds=delay,
     )
 
 
@@ -324,11 +324,11 @@ def _find_inspection(request: InspectionRequest | None, world: World | None, pod
     return Inspection(id=request.id, kind=request.kind, steps=request.steps)
 
 
-def _has_new_answer(line: _JobState, pod_uid: str, instance: str) -> bool:
-    if line.broadcast is None:
+def _has_new_answer(state: _JobState, pod_uid: str, instance: str) -> bool:
+    if state.broadcast is None:
         return False
-    voice = line.pod_states.get(pod_uid)
-    return voice is None or voice.delivered != _answer_key(instance, _find_answer(line, line.broadcast, pod_uid))
+    pod = state.pod_states.get(pod_uid)
+    return pod is None or pod.last_answer_key != _answer_key(instance, _find_answer(state, state.broadcast, pod_uid))
 
 
 def needs_reconcile(before: HostReport, after: HostReport) -> bool:
@@ -340,7 +340,7 @@ def needs_reconcile(before: HostReport, after: HostReport) -> bool:
 
 
 def _without_progress(report: HostReport) -> HostReport:
-    unsettled = {
+    cleared_fields = {
         "progress": None,
         "preparation": None,
         "committed": None,
@@ -349,7 +349,7 @@ def _without_progress(report: HostReport) -> HostReport:
         "entered": 0,
         "port": 1,
     }
-    return report.model_copy(update=unsettled)
+    return report.model_copy(update=cleared_fields)
 
 
 def _progress_key(report: HostReport) -> tuple[object, ...]:

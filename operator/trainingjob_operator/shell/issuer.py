@@ -46,7 +46,7 @@ class TokenIssuer:
         self._api = api
         self._issuer: Issuer | None = None
         self._next_read = -inf
-        self._reading = asyncio.Lock()
+        self._read_lock = asyncio.Lock()
 
     async def verify(self, token: str, audience: str) -> PodClaims | None:  # None: the API server must review it
         """Return the claims of a token for an audience, if the issuer's keys can verify it."""
@@ -60,7 +60,7 @@ class TokenIssuer:
         return verify_token(parsed, self._issuer, audience, self._api.clock.now().timestamp())
 
     async def _read_keys(self, key_id: str) -> None:
-        async with self._reading:
+        async with self._read_lock:
             now = asyncio.get_running_loop().time()
             if now < self._next_read or (self._issuer and key_id in self._issuer.keys):
                 return
@@ -84,7 +84,7 @@ class ConfirmedAccounts:
     """Accounts that a TokenReview confirmed or denied a short time ago."""
 
     def __init__(self) -> None:
-        self._answers: OrderedDict[Account, tuple[float, bool]] = OrderedDict()
+        self._results: OrderedDict[Account, tuple[float, bool]] = OrderedDict()
         self._reviews: dict[Account, asyncio.Task[bool]] = {}
 
     async def is_confirmed(self, account: Account, review: Callable[[], Awaitable[bool]]) -> bool:
@@ -93,25 +93,25 @@ class ConfirmedAccounts:
         Raises:
             Exception: an error of `review`, which is not kept.
         """
-        until, answer = self._answers.get(account, (-inf, False))
-        if asyncio.get_running_loop().time() < until:
-            return answer
+        expires_at, is_confirmed = self._results.get(account, (-inf, False))
+        if asyncio.get_running_loop().time() < expires_at:
+            return is_confirmed
         if account not in self._reviews:
             task = asyncio.ensure_future(self._review(account, review))
             self._reviews[account] = task
-            task.add_done_callback(lambda done: self._forget(account, done))
+            task.add_done_callback(lambda finished: self._forget(account, finished))
         return await asyncio.shield(self._reviews[account])
 
     async def _review(self, account: Account, review: Callable[[], Awaitable[bool]]) -> bool:
-        begun = asyncio.get_running_loop().time()
-        answer = await review()
-        self._answers.pop(account, None)
-        self._answers[account] = (begun + (CONFIRMED_SECONDS if answer else DENIED_SECONDS), answer)
-        if len(self._answers) > MAX_ACCOUNTS:
-            self._answers.popitem(last=False)
-        return answer
+        started_at = asyncio.get_running_loop().time()
+        is_confirmed = await review()
+        self._results.pop(account, None)
+        self._results[account] = (started_at + (CONFIRMED_SECONDS if is_confirmed else DENIED_SECONDS), is_confirmed)
+        if len(self._results) > MAX_ACCOUNTS:
+            self._results.popitem(last=False)
+        return is_confirmed
 
-    def _forget(self, account: Account, done: asyncio.Task[bool]) -> None:
+    def _forget(self, account: Account, task: asyncio.Task[bool]) -> None:
         del self._reviews[account]
-        if not done.cancelled():
-            done.exception()  # its callers raise it, if any is left
+        if not task.cancelled():
+            task.exception()  # its callers raise it, if any is left

@@ -1,4 +1,4 @@
-"""The pure part of a reconcile: what is observed of a job, the decision, its status, and when to look again."""
+"""The pure part of a reconcile: the observed state of a job, the decision, its status, and the next reconcile."""
 
 import asyncio
 from datetime import datetime
@@ -25,9 +25,11 @@ FORMING_REQUEUE_SECONDS = 0.5
 NEW_HOLD_SECONDS = 30.0
 """Seconds in which Kueue explains in the Workload why it suspends a JobSet. The operator does not watch Workloads."""
 NEW_BASE_SECONDS = 10.0
-"""Seconds after which a new base JobSet of a queue is looked at. If MultiKueue manages it, no event follows."""
+"""Seconds until the reconcile after a new base JobSet of a queue. If MultiKueue manages it, no event follows."""
 SILENT_BASE_SECONDS = 120.0
-"""Seconds after which a new base JobSet without a queue is looked at. No event follows if JobSet's controller is down.
+"""Seconds until the reconcile after a new base JobSet without a queue.
+
+No event follows if JobSet's controller is down.
 
 A shorter time would reconcile the jobs of a burst twice while others still have no JobSet.
 """
@@ -42,26 +44,28 @@ async def evaluate(
     children: Children,
     heartbeats: HeartbeatState,
     now: datetime,
-    notes: tuple[str, ...],
+    warnings: tuple[str, ...],
     refusal: ObjectProblem | None,
 ) -> tuple[Observed, Decision, TrainingJobStatus]:
-    """Return what is observed of a job, the decision, and the next status with `notes` as its warnings.
+    """Return the observed state of a job, the decision, and the next status with `warnings`.
 
-    A job with thousands of hosts does not delay the answers to them.
+    A job with thousands of hosts is evaluated in another thread, so that it does not delay the answers to them.
     """
 
     def evaluate_here() -> tuple[Observed, Decision, TrainingJobStatus]:
         seen = split_replicas(plan, observe(plan, job, status, children, heartbeats, now))
         decision = decide(plan, seen, now)
-        return seen, decision, next_status(plan, seen, decision, now, warnings=notes, refusal=refusal)
+        return seen, decision, next_status(plan, seen, decision, now, warnings=warnings, refusal=refusal)
 
     return await asyncio.to_thread(evaluate_here) if len(children.pods) >= MANY_PODS else evaluate_here()
 
 
-def calm_seconds(plan: Plan, seen: Observed, decision: Decision) -> float:
-    """Return for how long a job needs no reconcile unless a heartbeat is lost or an event comes. 0: it needs each."""
+def postponable_seconds(plan: Plan, seen: Observed, decision: Decision) -> float:
+    """Return the seconds for which a job needs a reconcile only after a lost heartbeat or an event. 0: none."""
     if isinstance(decision, RunReplicas):
-        return min(calm_seconds(plan.of_one_slice, one.view, one.decision) for one in decision.replicas)
+        return min(
+            postponable_seconds(plan.of_one_slice, replica.view, replica.decision) for replica in decision.replicas
+        )
     if not isinstance(decision, Wait) or seen.world is None or decision.reason != Reason.TRAINING:
         return 0.0
     return min(max(seconds_until_hang(plan, seen), 0.0), WAITING_REQUEUE_SECONDS)
@@ -71,32 +75,36 @@ def requeue_delay(plan: Plan, seen: Observed, decision: Decision, status: Traini
     """Return the seconds until the decision can change without an event."""
     if status.completion_time is not None:
         ttl = plan.spec.ttl_seconds_after_finished
-        left = (
+        remaining = (
             IDLE_REQUEUE_SECONDS
             if ttl is None
             else ttl - seconds_between(status.completion_time, now) + FORMING_REQUEUE_SECONDS
         )
-        return min(max(left, FORMING_REQUEUE_SECONDS), IDLE_REQUEUE_SECONDS)
+        return min(max(remaining, FORMING_REQUEUE_SECONDS), IDLE_REQUEUE_SECONDS)
     if is_preparing(plan, seen) or is_released(decision):
         return WAITING_REQUEUE_SECONDS
     if isinstance(decision, RunReplicas):
-        return min(requeue_delay(plan.of_one_slice, one.view, one.decision, status, now) for one in decision.replicas)
+        return min(
+            requeue_delay(plan.of_one_slice, replica.view, replica.decision, status, now)
+            for replica in decision.replicas
+        )
     if isinstance(decision, Wait) and seen.world is not None and decision.reason == Reason.TRAINING:
-        oldest = max(
+        oldest_report_age = max(
             (member_view.latest_report.report_age for member_view in seen.member_views if member_view.latest_report),
             default=0.0,
         )
-        until_silent = max(plan.heartbeat_timeout_seconds - oldest, FORMING_REQUEUE_SECONDS)
+        until_silent = max(plan.heartbeat_timeout_seconds - oldest_report_age, FORMING_REQUEUE_SECONDS)
         until_hung = max(seconds_until_hang(plan, seen), 0.0)
         return min(until_silent, until_hung, WAITING_REQUEUE_SECONDS)
     has_fresh_heartbeat = any(
-        news.report_age <= plan.heartbeat_timeout_seconds for news in seen.heartbeats.latest_reports.values()
+        latest_report.report_age <= plan.heartbeat_timeout_seconds
+        for latest_report in seen.heartbeats.latest_reports.values()
     )
     if not has_fresh_heartbeat and not seen.pods:  # events of the cluster wake the job
-        is_hold_new = any(jobset.hold and jobset.settled_seconds < NEW_HOLD_SECONDS for jobset in seen.jobsets)
+        has_new_hold = any(jobset.hold and jobset.settled_seconds < NEW_HOLD_SECONDS for jobset in seen.jobsets)
         if seen.base is None and not plan.spec.suspend:
             return NEW_BASE_SECONDS if plan.spec.scheduling.queue_name else SILENT_BASE_SECONDS
-        return WAITING_REQUEUE_SECONDS if is_hold_new else IDLE_REQUEUE_SECONDS
+        return WAITING_REQUEUE_SECONDS if has_new_hold else IDLE_REQUEUE_SECONDS
     if not seen.heartbeats.latest_reports:
         return WAITING_REQUEUE_SECONDS
     return FORMING_REQUEUE_SECONDS

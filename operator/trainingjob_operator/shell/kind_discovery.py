@@ -1,6 +1,6 @@
-"""Discovery: which kinds the API server serves that not every cluster has, asked on demand and remembered.
+"""Discovery of optional kinds of the API server, on demand and with a cache.
 
-The webhook asks for Kueue's group, and the reconciler for the versions of the Kubernetes scheduler's PodGroups.
+The webhook looks up Kueue's group, and the reconciler the versions of the Kubernetes scheduler's PodGroups.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from trainingjob_operator.shell.kinds import POD_GROUPS, WORKLOAD
 from trainingjob_operator.shell.logging_setup import Log
 
 SERVED_SECONDS = 60.0
-"""Lifetime of an answer."""
+"""Lifetime of a cached result."""
 
 log = Log("discovery")
 
@@ -20,32 +20,32 @@ type Versions = tuple[str, ...]
 
 
 class _Discovery:
-    """Remembers the served versions of a kind or group. None: the API server gives no answer."""
+    """Caches the served versions of a kind or group. None: unknown, since the API server gives no answer."""
 
-    def __init__(self, ask: Callable[[], Awaitable[Versions]], what: str) -> None:
-        self._ask = ask
-        self._what = what
-        self._asked_at = -SERVED_SECONDS
-        self._answer: Versions | None = None
-        self._asking = asyncio.Lock()
+    def __init__(self, read_versions: Callable[[], Awaitable[Versions]], kind: str) -> None:
+        self._read_versions = read_versions
+        self._kind = kind
+        self._read_at = -SERVED_SECONDS
+        self._versions: Versions | None = None
+        self._lock = asyncio.Lock()
 
     async def read(self) -> Versions | None:
-        """Return the answer, about `SERVED_SECONDS` old at most.
+        """Return the served versions, read at most about `SERVED_SECONDS` ago.
 
-        Calls that come while it is asked for get the answer before, or wait if there is none.
+        Calls during a read return the previous versions, or wait if there are none.
         """
-        if self._asking.locked() and self._answer is not None:
-            return self._answer
-        async with self._asking:
+        if self._lock.locked() and self._versions is not None:
+            return self._versions
+        async with self._lock:
             now = asyncio.get_running_loop().time()
-            if now - self._asked_at >= SERVED_SECONDS:
-                self._asked_at = now
+            if now - self._read_at >= SERVED_SECONDS:
+                self._read_at = now
                 try:
-                    self._answer = await self._ask()
+                    self._versions = await self._read_versions()
                 except (ClusterUnavailableError, ForbiddenError) as error:
-                    log.warning("cannot ask what the API server serves", kind=self._what, error=str(error))
-                    self._answer = None
-            return self._answer
+                    log.warning("cannot discover the served versions", kind=self._kind, error=str(error))
+                    self._versions = None
+            return self._versions
 
 
 class KueueDiscovery:

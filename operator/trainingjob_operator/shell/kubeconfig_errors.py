@@ -34,11 +34,13 @@ def exec_plugin_of(loader: Any) -> Mapping[str, Any] | None:  # None: the user h
 def describe_plugin_failure(plugin: Mapping[str, Any], errors: list[str]) -> str:
     """Return a message about a failed credential plugin: the reason, and the kubeconfig's installation hint."""
     is_missing = any("No such file or directory" in error for error in errors)
-    why = (
+    reason = (
         "is not installed, or not on PATH" if is_missing else f"returned none: {'; '.join(errors) or 'no error output'}"
     )
     hint = " ".join(str(plugin.get("installHint") or "").split())
-    return f"the kubeconfig takes credentials from the program `{plugin.get('command')}`, which {why}. {hint}".rstrip()
+    return (
+        f"the kubeconfig takes credentials from the program `{plugin.get('command')}`, which {reason}. {hint}".rstrip()
+    )
 
 
 @contextlib.contextmanager

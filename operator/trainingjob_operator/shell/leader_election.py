@@ -147,13 +147,13 @@ class LeaderElection:
 
     def _spec(self, old: Manifest) -> Manifest:
         now = self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        is_mine = old.get("holderIdentity") == self._holder
+        is_renewal = old.get("holderIdentity") == self._holder
         return {
             "holderIdentity": self._holder,
             "leaseDurationSeconds": LEASE_DURATION_SECONDS,
-            "acquireTime": old.get("acquireTime", now) if is_mine else now,
+            "acquireTime": old.get("acquireTime", now) if is_renewal else now,
             "renewTime": now,
-            "leaseTransitions": (old.get("leaseTransitions") or 0) + (0 if is_mine else 1),
+            "leaseTransitions": (old.get("leaseTransitions") or 0) + (0 if is_renewal else 1),
         }
 
     def _lead_until(self, deadline: float) -> None:
@@ -166,11 +166,11 @@ class LeaderElection:
             log.info("leading", holder=self._holder)
             self._on_change(True)  # noqa: FBT003  # the callback takes it by position
 
-    def _stop_leading(self, why: str) -> None:
+    def _stop_leading(self, reason: str) -> None:
         if self._expiry:
             self._expiry.cancel()
             self._expiry = None
         self._has_begun = False
-        note = log.info if why == RELEASED else log.warning
-        note("no longer the leader", holder=self._holder, why=why)
+        write_log = log.info if reason == RELEASED else log.warning
+        write_log("no longer the leader", holder=self._holder, why=reason)
         self._on_change(False)  # noqa: FBT003

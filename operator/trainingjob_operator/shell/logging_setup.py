@@ -28,32 +28,32 @@ FORMATS = ("json", "text")
 class Log:
     """Logger of one component of the operator."""
 
-    def __init__(self, part: str) -> None:
+    def __init__(self, component: str) -> None:
         """Create the logger of a component, for example `webhook`."""
-        self._logger = logging.getLogger(f"{ROOT}.{part}")
+        self._logger = logging.getLogger(f"{ROOT}.{component}")
 
-    def debug(self, message: str, **fields: Field) -> None:
+    def debug(self, message: str, /, **fields: Field) -> None:
         """Log a detail for developers."""
         self._write(logging.DEBUG, message, fields)
 
-    def info(self, words: str, **fields: Field) -> None:
+    def info(self, message: str, /, **fields: Field) -> None:
         """Log a regular event."""
-        self._write(logging.INFO, words, fields)
+        self._write(logging.INFO, message, fields)
 
-    def warning(self, words: str, **fields: Field) -> None:
+    def warning(self, message: str, /, **fields: Field) -> None:
         """Log a problem that the operator retries or works around."""
-        self._write(logging.WARNING, words, fields)
+        self._write(logging.WARNING, message, fields)
 
-    def error(self, words: str, **fields: Field) -> None:
+    def error(self, message: str, /, **fields: Field) -> None:
         """Log a problem that needs an administrator."""
-        self._write(logging.ERROR, words, fields)
+        self._write(logging.ERROR, message, fields)
 
-    def exception(self, words: str, **fields: Field) -> None:
+    def exception(self, message: str, /, **fields: Field) -> None:
         """Log an unexpected error with its traceback; to be called in the exception handler."""
-        self._logger.exception(words, extra={"fields": fields})  # noqa: LOG004  # the caller handles it
+        self._logger.exception(message, extra={"fields": fields})  # noqa: LOG004  # the caller handles it
 
-    def _write(self, level: int, words: str, fields: dict[str, Field]) -> None:
-        self._logger.log(level, words, extra={"fields": fields})
+    def _write(self, level: int, message: str, fields: dict[str, Field]) -> None:
+        self._logger.log(level, message, extra={"fields": fields})
 
 
 class RateLimitedLog:
@@ -66,15 +66,15 @@ class RateLimitedLog:
         self._next = -math.inf
         self._num_suppressed = 0
 
-    def warning(self, words: str, **fields: Field) -> None:
+    def warning(self, message: str, /, **fields: Field) -> None:
         """Log a warning, or count it if it is suppressed."""
         now = self._clock()
         if now < self._next:
             self._num_suppressed += 1
             return
-        left_out: dict[str, Field] = {"left_out": self._num_suppressed} if self._num_suppressed else {}
+        suppressed: dict[str, Field] = {"left_out": self._num_suppressed} if self._num_suppressed else {}
         self._next, self._num_suppressed = now + self._every_seconds, 0
-        self._log.warning(words, **fields, **left_out)
+        self._log.warning(message, **fields, **suppressed)
 
 
 class JsonFormatter(logging.Formatter):
@@ -82,16 +82,16 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line. A field whose name is a standard key gets a trailing `_`."""
-        line: dict[str, Field] = {
+        entry: dict[str, Field] = {
             "time": time_of(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
         if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        line |= {f"{key}_" if key in line else key: value for key, value in fields_of(record).items()}
-        return json.dumps(line, ensure_ascii=False, default=str)
+            entry["traceback"] = self.formatException(record.exc_info)
+        entry |= {f"{key}_" if key in entry else key: value for key, value in fields_of(record).items()}
+        return json.dumps(entry, ensure_ascii=False, default=str)
 
 
 class TextFormatter(logging.Formatter):
@@ -100,8 +100,8 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, followed by the traceback if there is one."""
         fields = " ".join(f"{key}={quote(value)}" for key, value in fields_of(record).items())
-        part = record.name.removeprefix(f"{ROOT}.")
-        line = f"{time_of(record)} {record.levelname:<7} {part}: {record.getMessage()} {fields}".rstrip()
+        component = record.name.removeprefix(f"{ROOT}.")
+        line = f"{time_of(record)} {record.levelname:<7} {component}: {record.getMessage()} {fields}".rstrip()
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 

@@ -34,7 +34,7 @@ async def connect() -> Api:
         except ClusterUnavailableError as error:
             raise ClusterUnavailableError(f"{missing}; {error}") from error
         return api
-    return Api(configuration, log_in=read_service_account)
+    return Api(configuration, refresh_credentials=read_service_account)
 
 
 async def connect_as_user(kubeconfig: str | None, context: str | None) -> tuple[Api, str]:
@@ -47,10 +47,11 @@ async def connect_as_user(kubeconfig: str | None, context: str | None) -> tuple[
         ClusterUnavailableError: the kubeconfig is invalid.
     """
     configuration = Configuration()
-    found = (await _read_kubeconfig(configuration, kubeconfig, context)).current_context
+    current_context = (await _read_kubeconfig(configuration, kubeconfig, context)).current_context
     # The context is fixed: if the user switches the current context, its cluster is another one.
-    refresh_credentials = functools.partial(_read_kubeconfig, kubeconfig=kubeconfig, context=found["name"])
-    return Api(configuration, log_in=refresh_credentials), str(found["context"].get("namespace") or "default")
+    refresh_credentials = functools.partial(_read_kubeconfig, kubeconfig=kubeconfig, context=current_context["name"])
+    namespace = str(current_context["context"].get("namespace") or "default")
+    return Api(configuration, refresh_credentials=refresh_credentials), namespace
 
 
 async def read_service_account(configuration: Configuration) -> None:

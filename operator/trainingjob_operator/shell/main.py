@@ -54,27 +54,28 @@ def main(arguments: Sequence[str] = ()) -> None:
         match [*arguments]:
             case []:
                 settings = read_settings()
-                work = operate(settings, find_ports(settings))
+                coroutine = operate(settings, find_ports(settings))
             case ["webhook"]:
                 settings = read_settings()
-                work = review(settings, find_certificates(settings), find_ports(settings))
+                coroutine = review(settings, find_certificates(settings), find_ports(settings))
             case ["test", namespace]:
                 settings = Settings(trainer_image="", log_format="text")
-                work = check(namespace)
+                coroutine = check(namespace)
             case _:
-                words = "must be 'webhook', 'test NAMESPACE', or nothing for the reconciler."
-                raise InvalidSettingsError(f"'{' '.join(arguments)}' {words}")
+                message = "must be 'webhook', 'test NAMESPACE', or nothing for the reconciler."
+                raise InvalidSettingsError(f"'{' '.join(arguments)}' {message}")
     except InvalidSettingsError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(EXIT_BAD_SETTINGS)
     configure_logging(settings.log_level, settings.log_format)
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # the usual default of 1024 limits the number of hosts
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # The usual default of 1024 would limit the number of hosts.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
     gc.freeze()  # exclude permanent objects: a full collection over them delays webhook answers
     gc.set_threshold(*GC_THRESHOLDS)
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
-        asyncio.run(work)
+        asyncio.run(coroutine)
     except (ClusterUnavailableError, InstallationError, OSError) as error:
         log.error("cannot operate", error=str(error))
         sys.exit(1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trainingjob_operator.core.goodput import Bucket
-from trainingjob_operator.shell.added_values import ADDED_TABLES, Table, table_words
+from trainingjob_operator.shell.added_values import ADDED_TABLES, Table, describe_table
 
 type MetricKind = Literal["counter", "gauge", "histogram"]
 type Exporter = Literal["operator", "webhook"]
@@ -35,9 +35,9 @@ def _of_job(name: str, meaning: str, unit: str = "") -> MetricDeclaration:
 BUILD_INFO = MetricDeclaration("trainingjob_build_info", "gauge", "Always 1.", ("version",), exporters=BOTH)
 REFUSED_ROWS: dict[Table, MetricDeclaration] = {
     table: MetricDeclaration(
-        f"trainingjob_refused_{table_words(table).replace(' ', '_')}",
+        f"trainingjob_refused_{describe_table(table).replace(' ', '_')}",
         "gauge",
-        f"1 for each of the administrator's {table_words(table)} that the operator ignores as invalid. "
+        f"1 for each of the administrator's {describe_table(table)} that the operator ignores as invalid. "
         "The log has the reason.",
         ("name",),
         exporters=BOTH,
@@ -175,9 +175,9 @@ with HTTPS on port 8444 instead, and `metrics.authentication.enabled` requires a
 def render_metrics_page() -> str:
     """Return the text of `docs/metrics.md`."""
     rows = [
-        f"| `{one.name}` | {one.kind} | {one.unit} | {', '.join(f'`{label}`' for label in one.labels)} "
-        f"| {' and '.join(one.exporters)} | {one.meaning} |"
-        for one in METRICS
+        f"| `{metric.name}` | {metric.kind} | {metric.unit} | {', '.join(f'`{label}`' for label in metric.labels)} "
+        f"| {' and '.join(metric.exporters)} | {metric.meaning} |"
+        for metric in METRICS
     ]
     buckets = ", ".join(f"`{bucket.value}`" for bucket in Bucket)
     table = ["| metric | type | unit | labels | exported by | meaning |", "|---|---|---|---|---|---|", *rows]

@@ -133,7 +133,7 @@ class JobCollector(Collector):
         for metric, path in GAUGES:
             yield _gauge(metric, jobs, path)
         yield _slices(jobs)
-        yield _wanted_slices(jobs)
+        yield _max_slices(jobs)
         yield _bad_nodes(jobs)
         yield _last_commits(jobs)
         for metric, field in FAILING:
@@ -227,12 +227,12 @@ def _slices(jobs: Iterable[Manifest]) -> Metric:
     return family
 
 
-def _wanted_slices(jobs: Iterable[Manifest]) -> Metric:
+def _max_slices(jobs: Iterable[Manifest]) -> Metric:
     family = _family(declared.WANTED_SLICES)
     for job in jobs:
         slices = get_value(job, "spec", "slices")
-        if (wanted := get_int(slices, "count") or get_int(slices, "max")) is not None:
-            family.add_metric(_names(job), wanted)
+        if (count := get_int(slices, "count") or get_int(slices, "max")) is not None:
+            family.add_metric(_names(job), count)
     return family
 
 
@@ -267,8 +267,8 @@ def _goodput_seconds(jobs: Iterable[Manifest]) -> Metric:
     for job in jobs:
         seconds = get_value(job, "status", "goodput", "seconds")
         for bucket, value in (seconds if isinstance(seconds, dict) else {}).items():
-            if bucket in buckets and (seconds_ := _float(value)) is not None:
-                family.add_metric([*_names(job), bucket], seconds_)
+            if bucket in buckets and (duration := _float(value)) is not None:
+                family.add_metric([*_names(job), bucket], duration)
     return family
 
 

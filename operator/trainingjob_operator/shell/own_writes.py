@@ -17,14 +17,14 @@ class OwnWrites:
     def __init__(self, wake: Callable[[Kind, Manifest], None]) -> None:
         """Call `wake` for each held event that another client caused."""
         self._wake = wake
-        self._held: dict[tuple[Kind, Key], list[Manifest]] = {}
+        self._held_events: dict[tuple[Kind, Key], list[Manifest]] = {}
 
     def hold(self, kind: Kind, manifest: Manifest) -> bool:
         """Hold the event of an object until its write ends. Return whether a write of the object is in flight."""
-        held = self._held.get((kind, key_of(manifest)))
-        if held is None:
+        events = self._held_events.get((kind, key_of(manifest)))
+        if events is None:
             return False
-        held.append(manifest)
+        events.append(manifest)
         return True
 
     async def write(self, kind: Kind, manifest: Manifest, request: Awaitable[Manifest]) -> Manifest:
@@ -32,16 +32,16 @@ class OwnWrites:
 
         After a failed write, every held event wakes the job: the API server may have stored the object.
         """
-        place = (kind, key_of(manifest))
-        if place in self._held:  # another write of this object holds the events
+        key = (kind, key_of(manifest))
+        if key in self._held_events:  # another write of this object holds the events
             return await request
-        self._held[place] = []
+        self._held_events[key] = []
         version = None
         try:
             written = await request
             version = version_of(written)
             return written
         finally:
-            for event in self._held.pop(place):
+            for event in self._held_events.pop(key):
                 if version_of(event) != version:
                     self._wake(kind, event)

@@ -39,14 +39,14 @@ class MetricsEndpoint:
         return web.Response(body=generate_latest(self.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
-def health_app(healthy: Probe, ready: Probe) -> web.Application:
+def health_app(find_health_problem: Probe, find_readiness_problem: Probe) -> web.Application:
     """Return the web application of the probes."""
 
     async def healthz(_: web.Request) -> web.Response:
-        return _answer(healthy())
+        return _probe_response(find_health_problem())
 
     async def readyz(_: web.Request) -> web.Response:
-        return _answer(ready())
+        return _probe_response(find_readiness_problem())
 
     app = web.Application()
     app.router.add_get("/healthz", healthz)
@@ -72,5 +72,5 @@ async def serving_probes(
         yield
 
 
-def _answer(problem: str) -> web.Response:
+def _probe_response(problem: str) -> web.Response:
     return web.Response(status=503 if problem else 200, text=f"{problem or 'ok'}\n")

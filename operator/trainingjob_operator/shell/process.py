@@ -40,8 +40,8 @@ async def serving(
     app: web.Application, port: int, context: ssl.SSLContext | None = None, limits: ConnectionLimits = LIMITS
 ) -> AsyncIterator[web.AppRunner]:
     """Serve an application on all addresses. Shutdown waits for running requests."""
-    gate = ConnectionLimiter(limits)
-    app.middlewares.insert(0, gate.track_request)
+    limiter = ConnectionLimiter(limits)
+    app.middlewares.insert(0, limiter.track_request)
     runner = web.AppRunner(
         app,
         access_log=None,
@@ -51,17 +51,17 @@ async def serving(
     )
     await runner.setup()
     try:
-        await LimitedSite(runner, port, gate, context).start()
+        await LimitedSite(runner, port, limiter, context).start()
         yield runner
     finally:
-        gate.close()
+        limiter.close()
         await runner.cleanup()
 
 
 def read_catalog(settings: Settings, metrics: ProcessMetrics) -> Catalog:
     """Read the administrator's tables. Log and count the invalid rows, which the process ignores."""
     catalog, invalid_rows = load_catalog(AddedFiles(settings.accelerators, settings.presets, settings.pod_profiles))
-    for refused in invalid_rows:
-        log.error("ignoring an invalid row", table=refused.table, name=refused.name, why=refused.reason)
+    for row in invalid_rows:
+        log.error("ignoring an invalid row", table=row.table, name=row.name, why=row.reason)
     metrics.record_invalid_rows(invalid_rows)
     return catalog

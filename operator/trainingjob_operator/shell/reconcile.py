@@ -78,8 +78,8 @@ from trainingjob_operator.shell.job_evaluation import (
     IDLE_REQUEUE_SECONDS,
     MANY_PODS,
     WAITING_REQUEUE_SECONDS,
-    calm_seconds,
     evaluate,
+    postponable_seconds,
     requeue_delay,
 )
 from trainingjob_operator.shell.logging_setup import Log
@@ -114,7 +114,7 @@ async def _serve_no_pod_groups() -> tuple[str, ...]:
     return ()
 
 
-async def _know_no_queue(namespace: str, name: str | None) -> QueueConfig:
+async def _assume_no_queue(namespace: str, name: str | None) -> QueueConfig:
     return QueueConfig()
 
 
@@ -128,10 +128,10 @@ class Reconciler:
         settings: Callable[[], RenderSettings],
         now: Callable[[], datetime],
         catalog: Catalog = BUILTIN,
-        set_by: Callable[[], float] = lambda: 0.0,
+        clock_adjustment: Callable[[], float] = lambda: 0.0,
         check: Check | None = None,  # None: check in this process
         check_account: CheckAccount = _allow_any_account,
-        read_queue: ReadQueue = _know_no_queue,
+        read_queue: ReadQueue = _assume_no_queue,
         pod_group_versions: ServedVersions = _serve_no_pod_groups,
     ) -> None:
         """Reconcile with a cluster, and publish through a hub. `settings` may change while the operator runs.
@@ -139,7 +139,7 @@ class Reconciler:
         `check_account` returns why a job must not use its ServiceAccount, or None. `read_queue` returns the
         objects behind a namespace and a LocalQueue; empty: unknown, or the job has no queue.
         `pod_group_versions` returns the versions in which the API server serves PodGroups of the Kubernetes scheduler.
-        `set_by` returns the total adjustment of the clock of `now` in seconds since the process started.
+        `clock_adjustment` returns the total adjustment of the clock of `now` in seconds since the process started.
         """
         self._cluster = cluster
         self._hub = hub
@@ -148,14 +148,14 @@ class Reconciler:
         self._pod_group_versions = pod_group_versions
         self._now = now
         self._check_job = check or _check_in_process(catalog)
-        self._clock_adjustment = set_by
+        self._clock_adjustment = clock_adjustment
         self._check_account = check_account
         self._read_queue = read_queue
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-        self._checked: ColdCache[tuple[int, ValidationResult]] = ColdCache()
+        self._check_results: ColdCache[tuple[int, ValidationResult]] = ColdCache()
         self._status_caches: ColdCache[_StatusCache] = ColdCache()
         self._uids: dict[tuple[str, str], str] = {}
-        self._calm_until: dict[tuple[str, str], tuple[JobKey, datetime]] = {}
+        self._postponable_until: dict[tuple[str, str], tuple[JobKey, datetime]] = {}
 
     async def reconcile(self, namespace: str, name: str) -> float | None:  # None: the job was deleted
         """Reconcile a job and return the seconds until the next reconcile.
@@ -165,21 +165,21 @@ class Reconciler:
             ForbiddenError: the API server rejects a write other than a creation; a later reconcile does the rest.
             MissingKindError: the API server no longer serves a kind; a later reconcile does the rest.
         """
-        self._calm_until.pop((namespace, name), None)
+        self._postponable_until.pop((namespace, name), None)
         lock = self._locks.setdefault((namespace, name), asyncio.Lock())
         async with lock:
             for _ in range(MAX_CONFLICT_ATTEMPTS):
-                with suppress(ConflictError):  # somebody else wrote: look again at what is there now
+                with suppress(ConflictError):  # another client wrote the object: read and decide again
                     return await self._reconcile_once(namespace, name)
         return FORMING_REQUEUE_SECONDS
 
     def seconds_to_postpone(self, namespace: str, name: str) -> float:
         """Return the seconds by which the next reconcile can be postponed, because no heartbeat was lost."""
-        if (namespace, name) not in self._calm_until:
+        if (namespace, name) not in self._postponable_until:
             return 0.0
-        key, until = self._calm_until[namespace, name]
-        left = min((until - self._now()).total_seconds(), WAITING_REQUEUE_SECONDS)
-        return max(min(left, self._hub.seconds_until_silence(key)), 0.0)
+        key, until = self._postponable_until[namespace, name]
+        remaining = min((until - self._now()).total_seconds(), WAITING_REQUEUE_SECONDS)
+        return max(min(remaining, self._hub.seconds_until_silence(key)), 0.0)
 
     async def _reconcile_once(self, namespace: str, name: str) -> float | None:
         job = await self._cluster.read_job(namespace, name)
@@ -189,23 +189,23 @@ class Reconciler:
             return None
         if get_value(job, "metadata", "deletionTimestamp"):
             return IDLE_REQUEUE_SECONDS  # the garbage collector deletes its children
-        if paused := self._hub.paused_seconds((namespace, uid)):
-            return paused
-        checked = await self._check(uid, job)
-        if checked.plan is None:
-            return await self._report_invalid(job, checked)
+        if pause := self._hub.paused_seconds((namespace, uid)):
+            return pause
+        result = await self._check(uid, job)
+        if result.plan is None:
+            return await self._report_invalid(job, result)
         if problem := await self._check_account(job):
-            return await self._report_invalid(job, replace(checked, plan=None, problems=(problem,))) / 10
+            return await self._report_invalid(job, replace(result, plan=None, problems=(problem,))) / 10
         try:
             children = await self._read_children(job)
         except MissingKindError as error:
-            words = f"JobSet is not installed: install it ({error})"
+            message = f"JobSet is not installed: install it ({error})"
             status, now = self._newest_status(uid, job)
             await self._write_if_changed(
-                job, uid, blocked_status(status, Reason.JOBSET_MISSING, words, _generation(job), now)
+                job, uid, blocked_status(status, Reason.JOBSET_MISSING, message, _generation(job), now)
             )
             return IDLE_REQUEUE_SECONDS / 10
-        return await self._act(job, checked.plan, checked.warnings, children)
+        return await self._act(job, result.plan, result.warnings, children)
 
     async def _act(self, job: Manifest, plan: Plan, warnings: Sequence[Problem], children: Children) -> float | None:
         """Observe, decide and act once for a job with a valid spec."""
@@ -213,49 +213,51 @@ class Reconciler:
         config = await self._read_queue(get_text(job, "metadata", "namespace"), queue)
         limits = describe_queue_limits(plan, config, self._settings().elastic_workload_priority)
         groups = () if queue else describe_unknown_versions(plan, await self._pod_group_versions())
-        notes = (*(str(warning) for warning in warnings), *describe_ignored_keys(job, queue), *limits, *groups)
+        warning_texts = (*(str(warning) for warning in warnings), *describe_ignored_keys(job, queue), *limits, *groups)
         status, now = self._newest_status(uid, job)
         heartbeats, refusal = self._hub.heartbeat_state(_job_key(job)), self._child_creator.last_rejection(uid)
-        seen, decision, fresh = await evaluate(plan, job, status, children, heartbeats, now, notes, refusal)
+        seen, decision, new_status = await evaluate(
+            plan, job, status, children, heartbeats, now, warning_texts, refusal
+        )
         if isinstance(decision, DeleteExpired):
             await self._cluster.delete(job)
             return None
-        chores = list_child_operations(plan, seen, decision)
+        operations = list_child_operations(plan, seen, decision)
         try:
-            job = await self._write_if_changed(job, uid, fresh)
+            job = await self._write_if_changed(job, uid, new_status)
         except ClusterUnavailableError:
             if isinstance(decision, Claim):  # the API server may have stored the claim
                 self._hub.retire_generation(_job_key(job), decision.world.generation)
             raise
-        self._hub.publish(_job_key(job), make_directive(plan, seen, decision, fresh))
-        refusal = await self._child_creator.create_missing(plan, seen, children, chores)
-        await self._delete_obsolete(chores)
-        strikes = list_pods_to_delete(seen, fresh)
-        if refused := await self._strike(strikes):
-            fresh = refuse_drill(seen, fresh, refused)
-            job = await self._write_if_changed(job, uid, fresh)
-        happenings = list_events(plan, seen, decision, fresh, refusal)
-        await self._emit_events(job, (*happenings, *list_recreation_events(chores)))
-        if pause := operator_pause_seconds(seen, fresh):
+        self._hub.publish(_job_key(job), make_directive(plan, seen, decision, new_status))
+        refusal = await self._child_creator.create_missing(plan, seen, children, operations)
+        await self._delete_obsolete(operations)
+        pods_to_delete = list_pods_to_delete(seen, new_status)
+        if drill_refusal := await self._delete_drill_pods(pods_to_delete):
+            new_status = refuse_drill(seen, new_status, drill_refusal)
+            job = await self._write_if_changed(job, uid, new_status)
+        events = list_events(plan, seen, decision, new_status, refusal)
+        await self._emit_events(job, (*events, *list_recreation_events(operations)))
+        if pause := operator_pause_seconds(seen, new_status):
             self._hub.pause_job(_job_key(job), pause)
             self._status_caches.pop(uid)
             return pause
-        if strikes or refusal or self._child_creator.has_conflict(uid):  # the next reconcile sees what happened
+        if pods_to_delete or refusal or self._child_creator.has_conflict(uid):  # the next reconcile reads the result
             return FORMING_REQUEUE_SECONDS
         if self._child_creator.last_rejection(uid):
-            return min(requeue_delay(plan, seen, decision, fresh, now), CREATE_BACKOFF_SECONDS)
+            return min(requeue_delay(plan, seen, decision, new_status, now), CREATE_BACKOFF_SECONDS)
         # A reconcile of thousands of hosts takes half a second of CPU time, and one of their reports is always old.
         is_large = len(children.pods) >= MANY_PODS
-        if is_large and (calm := await asyncio.to_thread(calm_seconds, plan, seen, decision)):
+        if is_large and (postponable := await asyncio.to_thread(postponable_seconds, plan, seen, decision)):
             namespace, name = get_text(job, "metadata", "namespace"), get_text(job, "metadata", "name")
-            self._calm_until[namespace, name] = _job_key(job), now + timedelta(seconds=calm)
-            return min(calm, max(self._hub.seconds_until_silence(_job_key(job)), FORMING_REQUEUE_SECONDS))
-        return requeue_delay(plan, seen, decision, fresh, now)
+            self._postponable_until[namespace, name] = _job_key(job), now + timedelta(seconds=postponable)
+            return min(postponable, max(self._hub.seconds_until_silence(_job_key(job)), FORMING_REQUEUE_SECONDS))
+        return requeue_delay(plan, seen, decision, new_status, now)
 
-    async def _report_invalid(self, job: Manifest, checked: ValidationResult) -> float:
+    async def _report_invalid(self, job: Manifest, result: ValidationResult) -> float:
         """Write the problems of an invalid spec to the status. A world of an earlier spec continues to train."""
         uid = get_text(job, "metadata", "uid")
-        problems = [str(problem) for problem in checked.problems]
+        problems = [str(problem) for problem in result.problems]
         status, _ = self._newest_status(uid, job)
         if status.world is not None and not self._hub.has_published(_job_key(job)):
             with suppress(MissingKindError):  # without JobSet there are no hosts
@@ -272,12 +274,12 @@ class Reconciler:
         children = await self._cluster.read_children(namespace, uid, list_recorded_nodes(status))
         return filter_owned(children, name, uid)
 
-    async def _delete_obsolete(self, chores: tuple[ChildOperation, ...]) -> None:
+    async def _delete_obsolete(self, operations: tuple[ChildOperation, ...]) -> None:
         """Delete children that the written status no longer needs."""
-        for chore in chores:
-            match chore:
+        for operation in operations:
+            match operation:
                 case CreateBase() | CreateSlice() | CreatePreparation():
-                    pass  # the maker creates them
+                    pass  # `ChildCreator` creates them
                 case DeleteJobSet(jobset):
                     await self._cluster.delete(jobset.manifest)
                 case DeleteJob(child) | DeletePreparation(child):
@@ -285,34 +287,34 @@ class Reconciler:
                 case DeletePod(pod, force):
                     await self._cluster.delete(pod.manifest, grace_seconds=0 if force else None)
                 case _:
-                    assert_never(chore)
+                    assert_never(operation)
 
-    async def _strike(self, strikes: Sequence[DeletePod]) -> str:
-        """Delete the pods of a drill; return why the API server refuses to delete any of them, if it does."""
+    async def _delete_drill_pods(self, pods_to_delete: Sequence[DeletePod]) -> str:
+        """Delete the pods of a drill. Return the API server's message if it rejects all deletions; else empty."""
         refusals: list[str] = []
-        for strike in strikes:
+        for deletion in pods_to_delete:
             try:
-                await self._delete_obsolete((strike,))
+                await self._delete_obsolete((deletion,))
             except ForbiddenError as error:
                 log.warning(
-                    "the API server rejected the deletion of a pod for a drill", pod=strike.pod.name, error=str(error)
+                    "the API server rejected the deletion of a pod for a drill", pod=deletion.pod.name, error=str(error)
                 )
                 refusals.append(str(error))
-        return refusals[0] if refusals and len(refusals) == len(strikes) else ""
+        return refusals[0] if refusals and len(refusals) == len(pods_to_delete) else ""
 
-    async def _emit_events(self, job: Manifest, happenings: Sequence[JobEvent]) -> None:
+    async def _emit_events(self, job: Manifest, events: Sequence[JobEvent]) -> None:
         namespace, name = get_text(job, "metadata", "namespace"), get_text(job, "metadata", "name")
-        for one in happenings:
-            log.info("event", namespace=namespace, job=name, reason=one.reason, text=one.message)
+        for event in events:
+            log.info("event", namespace=namespace, job=name, reason=event.reason, text=event.message)
             with suppress(ClusterUnavailableError):  # no logic depends on an event
-                await self._cluster.emit(job, warning=one.is_warning, reason=one.reason, message=one.message)
+                await self._cluster.emit(job, warning=event.is_warning, reason=event.reason, message=event.message)
 
-    async def _write_if_changed(self, job: Manifest, uid: str, fresh: TrainingJobStatus) -> Manifest:
+    async def _write_if_changed(self, job: Manifest, uid: str, new_status: TrainingJobStatus) -> Manifest:
         """Write a status if its changes are significant, and keep it in memory in any case. Return the current job."""
-        if should_write(read_status(job), fresh, self._now()):
-            job = await self._cluster.write_status(job, write_status(fresh))
+        if should_write(read_status(job), new_status, self._now()):
+            job = await self._cluster.write_status(job, write_status(new_status))
         self._status_caches[uid] = _StatusCache(
-            get_value(job, "status") or {}, fresh, self._status_caches[uid].clock_adjustment
+            get_value(job, "status") or {}, new_status, self._status_caches[uid].clock_adjustment
         )
         return job
 
@@ -321,40 +323,40 @@ class Reconciler:
 
         The status in memory is valid only if the API server still holds the status that it is based on.
         """
-        now, set_by = self._now(), self._clock_adjustment()
-        written, memory = get_value(job, "status") or {}, self._status_caches.get(uid)
-        if memory is None or memory.written != written:
-            memory = _StatusCache(written, read_status(job), set_by)
-        newest = shift_times(memory.newest, set_by - memory.clock_adjustment)
-        self._status_caches[uid] = _StatusCache(written, newest, set_by)
+        now, clock_adjustment = self._now(), self._clock_adjustment()
+        written, cache = get_value(job, "status") or {}, self._status_caches.get(uid)
+        if cache is None or cache.written != written:
+            cache = _StatusCache(written, read_status(job), clock_adjustment)
+        newest = shift_times(cache.newest, clock_adjustment - cache.clock_adjustment)
+        self._status_caches[uid] = _StatusCache(written, newest, clock_adjustment)
         return newest, now
 
     async def _check(self, uid: str, job: Manifest) -> ValidationResult:
         generation = _generation(job)
-        known = self._checked.get(uid)
-        if known and known[0] == generation:
-            return known[1]
+        cached = self._check_results.get(uid)
+        if cached and cached[0] == generation:
+            return cached[1]
         namespace, name, spec = (
             get_text(job, "metadata", "namespace"),
             get_text(job, "metadata", "name"),
             get_value(job, "spec"),
         )
         try:
-            checked = await self._check_job(namespace, name, spec)
+            result = await self._check_job(namespace, name, spec)
         except CheckCpuLimitError as error:  # cached, since the same spec fails again
             message = f"{error}. Write `spec.parallelism.ici` instead of `strategy: auto`, or allow fewer slice counts."
-            checked = ValidationResult(None, None, (Problem("spec", "", message),), ())
-        self._checked[uid] = (generation, checked)
-        return checked
+            result = ValidationResult(None, None, (Problem("spec", "", message),), ())
+        self._check_results[uid] = (generation, result)
+        return result
 
     def _drop_former_job(self, namespace: str, name: str, uid: str) -> None:
         """Drop the state of a deleted job with this name."""
-        former = self._uids.pop((namespace, name), "")
-        if former and former != uid:
-            self._checked.pop(former)
-            self._status_caches.pop(former)
-            self._child_creator.forget(former)
-            self._hub.drop_job((namespace, former))
+        former_uid = self._uids.pop((namespace, name), "")
+        if former_uid and former_uid != uid:
+            self._check_results.pop(former_uid)
+            self._status_caches.pop(former_uid)
+            self._child_creator.forget(former_uid)
+            self._hub.drop_job((namespace, former_uid))
         if uid:
             self._uids[namespace, name] = uid
 

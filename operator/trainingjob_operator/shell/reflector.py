@@ -42,7 +42,7 @@ class Reflector:
     ) -> None:
         """Update a store with the objects of the given namespaces (empty: of all).
 
-        `wake` is called with namespace and name of each affected job, `on_kinds` after each change of `missing`.
+        `wake` is called with namespace and name of each affected job, `on_kinds` after each change of `missing_kinds`.
         """
         self.missing_kinds: frozenset[Kind] = frozenset()
         """Kinds that the API server did not serve at the last list."""
@@ -87,26 +87,28 @@ class Reflector:
         kind_store = self._store[kind]
         selector = UID_LABEL if kind in CHILDREN else ""
         for namespace in self._namespaces if kind.is_namespaced and self._namespaces else ("",):
-            found, version = [], 0
+            manifests, version = [], 0
             async for page in self._api.list_pages(kind, namespace, labels=selector):
                 # Trimming each page keeps memory low: a page is much larger than its trimmed objects.
-                found += [slim for item in page.items if self._should_store(kind, slim := trim_manifest(kind, item))]
+                manifests += [
+                    trimmed for item in page.items if self._should_store(kind, trimmed := trim_manifest(kind, item))
+                ]
                 version = version or page.resource_version
-            for changed in kind_store.replace(found, version, namespace):
+            for changed in kind_store.replace(manifests, version, namespace):
                 self._wake_jobs(kind, changed)
                 if kind is TRAINING_JOB:
                     self._store_pending_children(changed)
 
     def handle_event(self, kind: Kind, event: EventType, manifest: Manifest) -> None:
         """Apply a watch event to the store."""
-        shelf = self._store[kind]
+        kind_store = self._store[kind]
         if event == "DELETED":
             self._pending.pop((kind, key_of(manifest)), None)
-            is_news = shelf.remove(manifest)
+            must_wake = kind_store.remove(manifest)
         else:
-            is_changed = self._should_store(kind, manifest) and shelf.put(manifest)
-            is_news = is_changed and not self.own_writes.hold(kind, manifest)
-        if is_news:
+            is_changed = self._should_store(kind, manifest) and kind_store.put(manifest)
+            must_wake = is_changed and not self.own_writes.hold(kind, manifest)
+        if must_wake:
             self._wake_jobs(kind, manifest)
         if kind is TRAINING_JOB:
             self.new_jobs.handle_event(event, manifest)
@@ -122,12 +124,12 @@ class Reflector:
         key, uid = key_of(manifest), label(manifest, UID_LABEL)
         if kind not in CHILDREN or (kind is CONFIG_MAP and key[1] == CA_CONFIG_MAP):
             return True
-        place = (kind, key)
+        pending_key = (kind, key)
         if uid in self._store[TRAINING_JOB].uids(key[0]) or self._store[kind].find(*key):
-            self._pending.pop(place, None)
+            self._pending.pop(pending_key, None)
             return True
-        self._pending[place] = trim_manifest(kind, manifest)
-        self._pending.move_to_end(place)
+        self._pending[pending_key] = trim_manifest(kind, manifest)
+        self._pending.move_to_end(pending_key)
         if len(self._pending) > MAX_PENDING:
             self._pending.popitem(last=False)
         return False

@@ -102,22 +102,22 @@ class Rendezvous:
         self._secret = secret
         self._encoded: OrderedDict[int, _EncodedAnswer] = OrderedDict()
         self._parsed: OrderedDict[str, tuple[bytes, HostReport]] = OrderedDict()
-        self._refusals = RateLimitedLog(log, asyncio.get_running_loop().time)
+        self._rejection_log = RateLimitedLog(log, asyncio.get_running_loop().time)
 
     async def report(self, request: web.Request) -> web.Response:
         """Handle one report."""
         if not self._is_leading():
-            refusal = _error_response(503, "another operator is the leader; retry")
-            refusal.force_close()  # the Service routes the next connection to the leader, whose pod is labelled
-            return refusal
+            response = _error_response(503, "another operator is the leader; retry")
+            response.force_close()  # the Service routes the next connection to the leader, whose pod is labelled
+            return response
         try:
             caller = await self._authenticate(request)
             report = self._parse(await request.read(), caller)
         except UnauthenticatedCallerError as error:
-            self._refusals.warning("rejected a caller", peer=request.remote, error=str(error))
-            refusal = _error_response(401, str(error))
-            refusal.force_close()  # an unauthenticated caller keeps no connection
-            return refusal
+            self._rejection_log.warning("rejected a caller", peer=request.remote, error=str(error))
+            response = _error_response(401, str(error))
+            response.force_close()  # an unauthenticated caller keeps no connection
+            return response
         except BusyError as error:
             return _error_response(429, f"cannot authenticate the caller now: {error}")
         except ClusterUnavailableError as error:
@@ -128,9 +128,9 @@ class Rendezvous:
         except ValidationError as error:
             return _error_response(400, f"invalid report: {_describe(error)}")
         if (report.job_uid, report.pod_uid) != (caller.job_uid, caller.pod_uid):
-            words = f"pod {caller.pod_uid} of job {caller.job_uid} must not report for another pod"
-            self._refusals.warning("rejected a report", peer=request.remote, error=words)
-            return _error_response(403, words)
+            message = f"pod {caller.pod_uid} of job {caller.job_uid} must not report for another pod"
+            self._rejection_log.warning("rejected a report", peer=request.remote, error=message)
+            return _error_response(403, message)
         if self._hub.paused_seconds(caller.job_key):
             return _error_response(503, "a drill: this operator does not respond to the job")
         return await self._answer(caller, report, request)
@@ -158,14 +158,14 @@ class Rendezvous:
     def _encode(self, answer: Answer, caller: Caller) -> "_EncodedAnswer":
         """Return an answer as it is sent. The hosts of a job share the answer, so it is encoded once."""
         secret = self._secret() if answer.world or answer.shadow else ""  # only for members of a world
-        known = self._encoded.pop(id(answer), None)
-        if known is None or known.answer is not answer or known.secret != secret:
-            sent = answer.model_copy(update={"program_secret": derive_program_secret(secret, caller)})
-            known = _EncodedAnswer.of(answer, secret, sent.model_dump_json(by_alias=True).encode())
-        self._encoded[id(answer)] = known
+        encoded = self._encoded.pop(id(answer), None)
+        if encoded is None or encoded.answer is not answer or encoded.secret != secret:
+            complete_answer = answer.model_copy(update={"program_secret": derive_program_secret(secret, caller)})
+            encoded = _EncodedAnswer.of(answer, secret, complete_answer.model_dump_json(by_alias=True).encode())
+        self._encoded[id(answer)] = encoded
         if len(self._encoded) > MAX_ENCODED:
             self._encoded.popitem(last=False)
-        return known
+        return encoded
 
     def _parse(self, body: bytes, caller: Caller) -> HostReport:
         """Return a report. Most reports of a pod equal its last one, and are the same object then.
@@ -173,20 +173,20 @@ class Rendezvous:
         Raises:
             ValidationError: the body is not a report.
         """
-        known = self._parsed.pop(caller.pod_uid, None)
-        if known is None or known[0] != body:
-            known = body, HostReport.model_validate_json(body, extra="ignore")  # an agent may be newer
-        self._parsed[caller.pod_uid] = known
+        cached = self._parsed.pop(caller.pod_uid, None)
+        if cached is None or cached[0] != body:
+            cached = body, HostReport.model_validate_json(body, extra="ignore")  # an agent may be newer
+        self._parsed[caller.pod_uid] = cached
         if len(self._parsed) > MAX_PARSED:
             self._parsed.popitem(last=False)
-        return known[1]
+        return cached[1]
 
     async def _authenticate(self, request: web.Request) -> Caller:
         if not (token := bearer_token(request)):
             raise UnauthenticatedCallerError("a report needs the header `Authorization: Bearer TOKEN`")
         caller = await self._authenticator.authenticate(token, request.remote or "")
-        if prove := request.get(AUTHENTICATE):
-            prove(caller.pod_uid)
+        if mark_authenticated := request.get(AUTHENTICATE):
+            mark_authenticated(caller.pod_uid)
         return caller
 
 

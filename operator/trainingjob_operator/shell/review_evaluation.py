@@ -110,20 +110,20 @@ def _evaluate(uid: str, request: Manifest, check: Check) -> ReviewResult:
         warnings += warn_of_update(old, job)
     warning_texts = [str(warning) for warning in in_order(warnings)]
 
-    def refuse(*more: Problem) -> Manifest:
-        return deny_response(uid, 422, summarise(name, in_order([*problems, *more])), warning_texts)
+    def deny(*added: Problem) -> Manifest:
+        return deny_response(uid, 422, summarise(name, in_order([*problems, *added])), warning_texts)
 
-    answer = refuse() if problems else allow_response(uid, warning_texts)
+    answer = deny() if problems else allow_response(uid, warning_texts)
     queue = get_text(job, "spec", "scheduling", "queueName")
     without_kueue = None
     if queue and not problems:
         without_kueue = allow_response(uid, [*warning_texts, str(_missing_kueue(queue))])
-    wanted = _find_new_account(job, old, checked.problems)
-    if not wanted:
+    account = _find_new_account(job, old, checked.problems)
+    if not account:
         return ReviewResult(answer, None, without_kueue)
     user, namespace = get_value(request, "userInfo"), get_text(request, "namespace")
-    denied = refuse(_missing_permission(get_text(user, "username"), namespace, wanted))
-    access = AccessCheck(user if isinstance(user, dict) else {}, namespace, wanted, denied)
+    denial = deny(_missing_permission(get_text(user, "username"), namespace, account))
+    access = AccessCheck(user if isinstance(user, dict) else {}, namespace, account, denial)
     return ReviewResult(answer, access, without_kueue)
 
 
@@ -135,16 +135,16 @@ def _prepare(job: Any, name: str) -> Manifest:
     prepared = {key: value for key, value in job.items() if key != "status"} if isinstance(job, dict) else {}
     metadata = {} if prepared.get("metadata") is None else prepared["metadata"]
     if isinstance(metadata, dict):
-        written = {key: value for key, value in metadata.items() if key != "managedFields"}
-        prepared["metadata"] = {**written, "name": name}
+        trimmed = {key: value for key, value in metadata.items() if key != "managedFields"}
+        prepared["metadata"] = {**trimmed, "name": name}
     return prepared
 
 
 def _find_new_account(job: Any, old: Any, problems: Sequence[Problem]) -> str:
     """Return the job's ServiceAccount if it is new or changed. Empty: unchanged, unset or invalid."""
-    name, before = (get_text(each, "spec", "runtime", "serviceAccountName") for each in (job, old))
-    is_no_name = any(problem.path in ("spec", SERVICE_ACCOUNT_PATH) for problem in problems)
-    return "" if name == before or is_no_name else name
+    name, before = (get_text(manifest, "spec", "runtime", "serviceAccountName") for manifest in (job, old))
+    is_invalid = any(problem.path in ("spec", SERVICE_ACCOUNT_PATH) for problem in problems)
+    return "" if name == before or is_invalid else name
 
 
 def _missing_permission(username: str, namespace: str, name: str) -> Problem:

@@ -82,10 +82,12 @@ class TokenCache[Result]:
             self._keep(self._rejected, digest, now + self._limits.rejected_seconds, result)
         return result
 
-    def _keep(self, results: OrderedDict[str, tuple[float, Result]], digest: str, until: float, result: Result) -> None:
-        for each in (self._accepted, self._rejected):
-            each.pop(digest, None)
-        results[digest] = (until, result)
+    def _keep(
+        self, results: OrderedDict[str, tuple[float, Result]], digest: str, expires_at: float, result: Result
+    ) -> None:
+        for cache in (self._accepted, self._rejected):
+            cache.pop(digest, None)
+        results[digest] = (expires_at, result)
         if len(results) > MAX_CACHED:
             results.popitem(last=False)
 
@@ -108,8 +110,8 @@ async def review_token(api: Api, token: str, audiences: Sequence[str] = ()) -> M
     try:
         status = await create_review(api, TOKEN_REVIEW, spec)
     except ClusterUnavailableError as unavailable:  # the message may contain the request
-        words = str(unavailable).replace(token, "TOKEN")
-        raise ClusterUnavailableError(words, retry_after=unavailable.retry_after) from None
+        message = str(unavailable).replace(token, "TOKEN")
+        raise ClusterUnavailableError(message, retry_after=unavailable.retry_after) from None
     return {**status, "error": get_text(status, "error").replace(token, "TOKEN")}
 
 

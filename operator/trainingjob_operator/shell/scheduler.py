@@ -3,8 +3,8 @@
 A job is reconciled after a wake-up, and again after the delay that `reconcile` returns. A job is never reconciled twice
 at the same time, and a burst of wake-ups causes one reconcile. Failures back off exponentially, despite wake-ups.
 
-After a start all jobs are reconciled at once. Idle jobs would come again as one wave in each interval, which delays the
-answers to hosts. The name of a job therefore sets the moment of its next reconcile within the first interval.
+After a start all jobs are reconciled at once. Idle jobs would then all be due at the same time in each interval, which
+delays the answers to hosts. The name of a job therefore sets the time of its next reconcile within the first interval.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ type Reconcile = Callable[[str, str], Awaitable[float | None]]
 type Measure = Callable[[float, bool], None]
 """Record one reconcile: its duration in seconds, and whether it failed."""
 type Postpone = Callable[[str, str], float]
-"""Return the seconds by which a reconcile of this job can be postponed if no event asked for it. 0: none."""
+"""Return the seconds by which a reconcile of this job can be postponed if no event requested it. 0: none."""
 
 NUM_WORKERS = 8
 MIN_INTERVAL_SECONDS = 0.05
@@ -49,9 +49,9 @@ class _JobSchedule:
     timer: asyncio.TimerHandle | None = None
     task: asyncio.Task[None] | None = None
     is_woken: bool = True
-    """Whether an event asked for the next reconcile."""
-    is_in_wave: bool = False
-    """Whether each reconcile since the start had an event, so that all jobs have the same time until the next one."""
+    """Whether an event requested the next reconcile."""
+    is_synchronized: bool = False
+    """Whether an event requested each reconcile since the start, so that all jobs are due at the same time."""
     has_worker: bool = False
     """Whether the task holds a worker slot. Before that, the task waits for one."""
 
@@ -60,7 +60,7 @@ class _JobSchedule:
 class Scheduler:
     """Calls `reconcile` for due jobs, with up to `num_workers` at a time. The scheduler starts paused.
 
-    A reconcile that no event asked for is postponed while `postpone` returns a number of seconds.
+    A reconcile that no event requested is postponed while `postpone` returns a number of seconds.
     """
 
     reconcile: Reconcile
@@ -103,7 +103,7 @@ class Scheduler:
         """Resume. Every job is due now, since its state may have changed."""
         self._is_paused = False
         for key, entry in tuple(self._entries.items()):
-            entry.is_in_wave = True
+            entry.is_synchronized = True
             self._schedule(key, self._loop.time(), is_woken=True)
 
     async def stop(self) -> None:
@@ -132,18 +132,18 @@ class Scheduler:
     async def _run_reconcile(self, key: tuple[str, str], entry: _JobSchedule) -> None:
         async with self._workers:
             entry.has_worker = True
-            entry.is_in_wave &= entry.is_woken
+            entry.is_synchronized &= entry.is_woken
             entry.due, entry.is_woken = math.inf, False  # a later wake-up may be too late for this reconcile
-            begun = self._loop.time()
-            again, pause = await self._try_to_reconcile(key, entry)
+            started_at = self._loop.time()
+            requeue_after, min_delay = await self._try_to_reconcile(key, entry)
             now = self._loop.time()
-            self.measure(now - begun, entry.num_failures > 0)
+            self.measure(now - started_at, entry.num_failures > 0)
         entry.task, entry.has_worker = None, False
-        if again is None and entry.due == math.inf:
+        if requeue_after is None and entry.due == math.inf:
             del self._entries[key]
             return
-        entry.not_before = now + pause
-        self._schedule(key, math.inf if again is None else now + again)
+        entry.not_before = now + min_delay
+        self._schedule(key, math.inf if requeue_after is None else now + requeue_after)
 
     async def _try_to_reconcile(self, key: tuple[str, str], entry: _JobSchedule) -> tuple[float | None, float]:
         """Return the seconds until the next reconcile, and the minimum delay despite wake-ups."""
@@ -158,9 +158,9 @@ class Scheduler:
             log.exception("reconcile failed", namespace=namespace, job=name)
         else:
             entry.num_failures = 0
-            if entry.is_in_wave and requeue_after is not None and requeue_after >= IDLE_REQUEUE_SECONDS:
+            if entry.is_synchronized and requeue_after is not None and requeue_after >= IDLE_REQUEUE_SECONDS:
                 requeue_after *= share_of_interval("/".join(key))
             return requeue_after, MIN_INTERVAL_SECONDS
         entry.num_failures += 1
-        pause = max(requested_wait, min(FIRST_BACKOFF_SECONDS * 2 ** (entry.num_failures - 1), MAX_BACKOFF_SECONDS))
-        return pause, pause
+        backoff = max(requested_wait, min(FIRST_BACKOFF_SECONDS * 2 ** (entry.num_failures - 1), MAX_BACKOFF_SECONDS))
+        return backoff, backoff

@@ -46,17 +46,17 @@ class ServiceAccountCheck:
         name = get_text(job, "spec", "runtime", "serviceAccountName")
         if not name or self._allows_unchecked or _has_formed_world(job):
             return None
-        why = await self._why_unreviewed(job)
-        if not why:
+        reason = await self._unreviewed_reason(job)
+        if not reason:
             return None
         advice = (
             "Remove the field, so that the pods run as `default`. Or create the job again once the webhook runs. Or "
             "ask the administrator to set the chart's `webhook.allowUncheckedServiceAccounts`."
         )
-        message = f"no webhook has verified that the creator may use ServiceAccount '{name}': {why}. {advice}"
+        message = f"no webhook has verified that the creator may use ServiceAccount '{name}': {reason}. {advice}"
         return Problem(SERVICE_ACCOUNT_PATH, name, message)
 
-    async def _why_unreviewed(self, job: Manifest) -> str:
+    async def _unreviewed_reason(self, job: Manifest) -> str:
         """Return why the webhook may not have reviewed the job. Empty: the webhook reviewed it."""
         if not self._is_enabled:
             return "the operator runs without its webhook"
@@ -66,9 +66,9 @@ class ServiceAccountCheck:
             return "the webhook is not configured"
         if not any(get_text(webhook, "failurePolicy") in ("", "Fail") for webhook in webhooks):
             return "the webhook's failurePolicy admits jobs while the operator is down"
-        since = parse_time(get_text(configuration, "metadata", "creationTimestamp"))
-        created = parse_time(get_text(job, "metadata", "creationTimestamp"))
-        if since is None or created is None or created < since + WEBHOOK_ROLLOUT:
+        configured_at = parse_time(get_text(configuration, "metadata", "creationTimestamp"))
+        created_at = parse_time(get_text(job, "metadata", "creationTimestamp"))
+        if configured_at is None or created_at is None or created_at < configured_at + WEBHOOK_ROLLOUT:
             return "the job is older than the webhook's configuration"
         return ""
 

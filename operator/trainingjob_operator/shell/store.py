@@ -87,8 +87,8 @@ class KindStore:
 
     def find(self, namespace: str, name: str) -> Manifest | None:  # None: not found
         """Return an object by namespace and name."""
-        known = self._objects.get((namespace, name))
-        return None if known is None else self._unpack(known)
+        stored = self._objects.get((namespace, name))
+        return None if stored is None else self._unpack(stored)
 
     def list_children(self, namespace: str, job_uid: str) -> tuple[Manifest, ...]:
         """Return the objects of a namespace with a job's UID label, sorted by name."""
@@ -102,25 +102,25 @@ class KindStore:
     def put(self, manifest: Manifest) -> bool:
         """Store an object unless a newer version is stored. Return whether a field that the operator reads changed."""
         key, version = key_of(manifest), version_of(manifest)
-        known = self.find(*key)
+        stored = self.find(*key)
         # An unknown object with an older version than the last list was deleted before that list.
-        if version <= (version_of(known) if known else self._listed_version(key[0])):
+        if version <= (version_of(stored) if stored else self._listed_version(key[0])):
             return False
-        slim = trim_manifest(self.kind, manifest)
-        if known:
-            self._drop(known)
-        self._objects[key] = self._pack(slim) if self.kind in PACKED_KINDS else _share_keys(slim)
-        self._uids.setdefault(key[0], set()).add(get_text(slim, "metadata", "uid"))
-        if job_uid := label(slim, UID_LABEL):
+        trimmed = trim_manifest(self.kind, manifest)
+        if stored:
+            self._drop(stored)
+        self._objects[key] = self._pack(trimmed) if self.kind in PACKED_KINDS else _share_keys(trimmed)
+        self._uids.setdefault(key[0], set()).add(get_text(trimmed, "metadata", "uid"))
+        if job_uid := label(trimmed, UID_LABEL):
             self._by_job.setdefault(job_uid, set()).add(key)
-        return known is None or _content(known) != _content(slim)
+        return stored is None or _content(stored) != _content(trimmed)
 
     def remove(self, manifest: Manifest) -> bool:
         """Remove a deleted object. Return whether it was stored; an object of the same name with another UID stays."""
-        known = self.find(*key_of(manifest))
-        if known is None or known["metadata"].get("uid") != manifest["metadata"].get("uid"):
+        stored = self.find(*key_of(manifest))
+        if stored is None or stored["metadata"].get("uid") != manifest["metadata"].get("uid"):
             return False
-        self._drop(known)
+        self._drop(stored)
         return True
 
     def replace(self, manifests: Iterable[Manifest], version: int, namespace: str = "") -> list[Manifest]:
@@ -140,23 +140,23 @@ class KindStore:
                 changed.append(self._unpack(self._objects[key_of(manifest)]))
         for key, packed in tuple(self._objects.items()):
             if namespace in ("", key[0]) and key not in listed:
-                known = self._unpack(packed)
-                if version_of(known) <= version:
-                    self._drop(known)
-                    changed.append(known)
+                stored = self._unpack(packed)
+                if version_of(stored) <= version:
+                    self._drop(stored)
+                    changed.append(stored)
         self._listed[namespace] = max(version, self._listed.get(namespace, 0))
         return changed
 
     def _forget(self, namespace: str) -> list[Manifest]:
         """Drop all objects of a namespace (empty: of all), and return them."""
-        forgotten = [self._unpack(known) for key, known in self._objects.items() if namespace in ("", key[0])]
-        for known in forgotten:
-            self._drop(known)
+        removed = [self._unpack(stored) for key, stored in self._objects.items() if namespace in ("", key[0])]
+        for stored in removed:
+            self._drop(stored)
         self._listed.pop(namespace, None)
-        return forgotten
+        return removed
 
-    def _pack(self, slim: Manifest) -> bytes:
-        return self._compressor.compress(json.dumps(slim, separators=(",", ":")).encode())
+    def _pack(self, trimmed: Manifest) -> bytes:
+        return self._compressor.compress(json.dumps(trimmed, separators=(",", ":")).encode())
 
     def _unpack(self, stored: Manifest | bytes) -> Manifest:
         """Return a stored object."""
@@ -168,15 +168,15 @@ class KindStore:
     def _listed_version(self, namespace: str) -> int:
         return max(self._listed.get(namespace, 0), self._listed.get("", 0))
 
-    def _drop(self, known: Manifest) -> None:
+    def _drop(self, manifest: Manifest) -> None:
         """Remove a stored object."""
-        key = key_of(known)
+        key = key_of(manifest)
         del self._objects[key]
         uids = self._uids[key[0]]
-        uids.discard(get_text(known, "metadata", "uid"))
+        uids.discard(get_text(manifest, "metadata", "uid"))
         if not uids:
             del self._uids[key[0]]
-        if job_uid := label(known, UID_LABEL):
+        if job_uid := label(manifest, UID_LABEL):
             keys = self._by_job[job_uid]
             keys.discard(key)
             if not keys:
@@ -211,9 +211,9 @@ class Store:
 def _share_keys(value: Any) -> Any:
     """Return a value whose keys share memory with equal keys of other objects."""
     if isinstance(value, dict):
-        return {sys.intern(key): _share_keys(one) for key, one in value.items()}
+        return {sys.intern(key): _share_keys(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_share_keys(one) for one in value]
+        return [_share_keys(inner) for inner in value]
     return value
 
 
@@ -253,45 +253,46 @@ def _trim_status(status: Manifest) -> Manifest:
     """Trim a TrainingJob's status to what metrics read. The hash of the rest shows a change of it."""
     if STATUS_HASH in status:  # it is trimmed already
         return status
-    kept = {key: value for key, value in status.items() if key not in _UNREAD_STATUS}
-    rest: Manifest = {key: status[key] for key in _UNREAD_STATUS if key in status}
+    trimmed = {key: value for key, value in status.items() if key not in _UNREAD_STATUS}
+    omitted: Manifest = {key: status[key] for key in _UNREAD_STATUS if key in status}
     if isinstance(world := status.get("world"), dict):
-        rest["world"] = world
-        kept["world"] = {key: world[key] for key in ("generation", "slices") if key in world}
-    return kept | {STATUS_HASH: hash_text(json.dumps(rest, sort_keys=True))}
+        omitted["world"] = world
+        trimmed["world"] = {key: world[key] for key in ("generation", "slices") if key in world}
+    return trimmed | {STATUS_HASH: hash_text(json.dumps(omitted, sort_keys=True))}
 
 
 def _trim_replicated_job(job: Manifest) -> Manifest:
     """Trim a replicated job of a JobSet, but keep the image of its pods, which all slices of a job share."""
-    slim = {key: value for key, value in job.items() if key != "template"}
+    trimmed = {key: value for key, value in job.items() if key != "template"}
     pod = get_value(job, "template", "spec", "template")
     image = get_text(next(iter(iter_items(pod, "spec", "containers")), {}), "image")
     if image:
-        slim["template"] = {"spec": {"template": {"spec": {"containers": [{"image": image}]}}}}
-    return slim
+        trimmed["template"] = {"spec": {"template": {"spec": {"containers": [{"image": image}]}}}}
+    return trimmed
 
 
 def _trim_metadata(metadata: Manifest) -> Manifest:
-    slim = {key: metadata[key] for key in _METADATA if key in metadata}
+    trimmed = {key: metadata[key] for key in _METADATA if key in metadata}
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    if kept := {key: labels[key] for key in _LABELS if key in labels}:
-        slim["labels"] = kept
-    if kept := {key: annotations[key] for key in _ANNOTATIONS if key in annotations}:
-        slim["annotations"] = {
-            key: value if len(value) <= MAX_ANNOTATION else f"sha256:{hash_text(value)}" for key, value in kept.items()
+    if selected := {key: labels[key] for key in _LABELS if key in labels}:
+        trimmed["labels"] = selected
+    if selected := {key: annotations[key] for key in _ANNOTATIONS if key in annotations}:
+        trimmed["annotations"] = {
+            key: value if len(value) <= MAX_ANNOTATION else f"sha256:{hash_text(value)}"
+            for key, value in selected.items()
         }
     if "ownerReferences" in metadata:
-        slim["ownerReferences"] = (metadata["ownerReferences"] or [])[:MAX_OWNERS]
-    return slim
+        trimmed["ownerReferences"] = (metadata["ownerReferences"] or [])[:MAX_OWNERS]
+    return trimmed
 
 
 def _trim_event(event: Manifest) -> Manifest:
-    slim = {key: event[key] for key in _EVENT if key in event}
-    about = event.get("involvedObject") or {}
-    return slim | {
+    trimmed = {key: event[key] for key in _EVENT if key in event}
+    involved = event.get("involvedObject") or {}
+    return trimmed | {
         "metadata": {key: event["metadata"][key] for key in ("name", "creationTimestamp") if key in event["metadata"]},
         "message": get_text(event, "message")[:MAX_EVENT_MESSAGE],
-        "involvedObject": {key: about[key] for key in ("kind", "name", "uid") if key in about},
+        "involvedObject": {key: involved[key] for key in ("kind", "name", "uid") if key in involved},
     }
 
 
@@ -302,11 +303,11 @@ def _trim_node(manifest: Manifest) -> Manifest:
         {key: condition[key] for key in _NODE_CONDITION if key in condition}
         for condition in status.get("conditions") or ()
     ]
-    kept = ("name", "uid", "labels", "resourceVersion", "creationTimestamp", "deletionTimestamp")
+    metadata_fields = ("name", "uid", "labels", "resourceVersion", "creationTimestamp", "deletionTimestamp")
     return {
         "apiVersion": manifest.get("apiVersion"),
         "kind": manifest.get("kind"),
-        "metadata": {key: metadata[key] for key in kept if key in metadata},
+        "metadata": {key: metadata[key] for key in metadata_fields if key in metadata},
         "spec": {key: spec[key] for key in ("unschedulable", "taints") if key in spec},
         "status": {"conditions": conditions},
     }

@@ -74,9 +74,9 @@ class SecretSource:
     async def read(self) -> TlsMaterial:
         """Read the Secret and renew due certificates. If two operators renew at once, one gets a `ConflictError`."""
         secret = await self._api.get(SECRET, self._namespace, self._name)
-        known = from_secret(secret) if secret else None
-        current = renew(known, self._names, self._now(), self._webhook_names)
-        if current is not known:
+        stored = from_secret(secret) if secret else None
+        current = renew(stored, self._names, self._now(), self._webhook_names)
+        if current is not stored:
             await self._store(secret, current)
             log.info("certificates renewed", secret=self._name, serial=str(current.serving.x509.serial_number))
         return TlsMaterial(current.serving, current.bundle, current.ca.key)
@@ -135,9 +135,9 @@ class Tls:
     async def refresh(self) -> bool:
         """Load the current certificates of the source. Return success; a failure keeps the certificates in use."""
         try:
-            proof = await self._source.read()
-            if proof != self._material:
-                load_serving_certificate(self.context, proof.serving)
+            material = await self._source.read()
+            if material != self._material:
+                load_serving_certificate(self.context, material.serving)
         except ConflictError:  # another operator has just renewed them
             return False
         except (ClusterUnavailableError, ForbiddenError, MissingKindError) as error:
@@ -146,7 +146,7 @@ class Tls:
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             log.error("cannot use the certificates", error=str(error))
             return False
-        self._material = proof
+        self._material = material
         self.ready.set()
         return True
 
@@ -182,14 +182,14 @@ class CaBundleInjector:
         self._last_problem = problem
         return not problem
 
-    async def _write(self, wanted: str) -> None:
+    async def _write(self, ca_bundle: str) -> None:
         configuration = await self._api.get(WEBHOOK_CONFIGURATION, "", self._name)
         if configuration is None:
             raise NotFoundError(self._name)
         changes: list[Manifest] = [
-            {"op": "add", "path": f"/webhooks/{index}/clientConfig/caBundle", "value": wanted}
+            {"op": "add", "path": f"/webhooks/{index}/clientConfig/caBundle", "value": ca_bundle}
             for index, webhook in enumerate(iter_items(configuration, "webhooks"))
-            if get_text(webhook, "clientConfig", "caBundle") != wanted
+            if get_text(webhook, "clientConfig", "caBundle") != ca_bundle
         ]
         if changes:
             version = configuration["metadata"]["resourceVersion"]

@@ -74,7 +74,7 @@ class Watcher:
         backoff = FIRST_BACKOFF_SECONDS
         with ThreadPoolExecutor(1, thread_name_prefix="watch") as executor:
             while True:
-                begun = self._loop.time()
+                started_at = self._loop.time()
                 self._watch = _KopfRun(
                     self._configuration, self._namespaces, tuple(self._kinds()), self._forward_to_loop
                 )
@@ -90,7 +90,7 @@ class Watcher:
                     raise
                 except Exception as error:  # noqa: BLE001  # the operator needs a watch after any error of kopf
                     log.warning("the watch ended; restarting it", error=f"{type(error).__name__}: {error}")
-                was_stable = self._loop.time() - begun > MAX_BACKOFF_SECONDS
+                was_stable = self._loop.time() - started_at > MAX_BACKOFF_SECONDS
                 backoff = FIRST_BACKOFF_SECONDS if was_stable else min(backoff * 2, MAX_BACKOFF_SECONDS)
                 await asyncio.sleep(backoff)
 
@@ -191,17 +191,18 @@ class _KopfRun:
             vault=vault,
             memories=NoMemories(),
         )
-        ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in ended:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
             task.result()
 
 
 async def _cancel_all_tasks() -> None:
     """Cancel all tasks of kopf until none is left, since a watch that is cancelled once may restart."""
-    while left := asyncio.all_tasks() - {asyncio.current_task()}:
-        for task in {one for one in left if not one.get_name().startswith(KOPF_PARENT_TASKS)} or left:
+    while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+        child_tasks = {task for task in tasks if not task.get_name().startswith(KOPF_PARENT_TASKS)}
+        for task in child_tasks or tasks:
             task.cancel()
-        await asyncio.wait(left, timeout=CANCEL_INTERVAL_SECONDS)
+        await asyncio.wait(tasks, timeout=CANCEL_INTERVAL_SECONDS)
 
 
 def make_registry(info: kopf.AiohttpSession, kinds: Iterable[Kind], on_event: OnEvent) -> kopf.OperatorRegistry:

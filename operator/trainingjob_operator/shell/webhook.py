@@ -55,14 +55,14 @@ class BodyReader:
             BodyTimeoutError: the body stalls or takes too long.
             BusyError: the total size of all bodies exceeds the limit.
         """
-        kept = bytearray()
+        buffer = bytearray()
         try:
-            await self._read(request, kept)
-            yield bytes(kept[: MAX_BYTES + 1])
+            await self._read(request, buffer)
+            yield bytes(buffer[: MAX_BYTES + 1])
         finally:
-            self.held_bytes -= len(kept)
+            self.held_bytes -= len(buffer)
 
-    async def _read(self, request: web.Request, kept: bytearray) -> None:
+    async def _read(self, request: web.Request, buffer: bytearray) -> None:
         now = asyncio.get_running_loop().time
         end, num_read = now() + BODY_SECONDS, 0
         try:
@@ -70,8 +70,8 @@ class BodyReader:
                 async for chunk in request.content.iter_any():
                     limit.reschedule(min(end, now() + self._stall_seconds))
                     num_read += len(chunk)
-                    if len(kept) <= MAX_BYTES:
-                        kept += chunk
+                    if len(buffer) <= MAX_BYTES:
+                        buffer += chunk
                         self.held_bytes += len(chunk)
                     if self.held_bytes > self._max_held_bytes:
                         raise BodyMemoryLimitError("the webhook has too many open requests: try again")
@@ -84,16 +84,16 @@ class BodyReader:
 def webhook_app(
     admission: Admission,
     measure: Measure = lambda seconds, is_allowed: None,
-    intake: BodyReader | None = None,  # None: a new one with the default limits
+    body_reader: BodyReader | None = None,  # None: a new one with the default limits
 ) -> web.Application:
     """Return the web application of the webhook."""
-    intake = intake or BodyReader()
+    body_reader = body_reader or BodyReader()
 
     async def validate(request: web.Request) -> web.Response:
         clock = asyncio.get_running_loop().time
-        begun = clock()
+        started_at = clock()
         try:
-            async with intake.read_body(request) as body:
+            async with body_reader.read_body(request) as body:
                 review = await admission.review(body, request.remote or "")
         except NotAReviewError as error:
             return _error_response(request, web.HTTPBadRequest.status_code, error)
@@ -101,7 +101,7 @@ def webhook_app(
             return _error_response(request, web.HTTPRequestTimeout.status_code, error)
         except BodyMemoryLimitError as error:
             return _error_response(request, web.HTTPTooManyRequests.status_code, error)
-        measure(clock() - begun, review["response"]["allowed"])
+        measure(clock() - started_at, review["response"]["allowed"])
         return web.json_response(review)
 
     app = web.Application()

@@ -60,19 +60,19 @@ class WebhookServer:
             app = webhook_app(self.admission, self.metrics.record_review)
             app.middlewares.append(self._close_while_draining)
             await servers.enter_async_context(serving(app, ports.webhook, self.tls.context))
-            refreshing = asyncio.create_task(self.tls.run())
-            stopping = asyncio.create_task(stop.wait())
+            refresh_task = asyncio.create_task(self.tls.run())
+            stop_task = asyncio.create_task(stop.wait())
             try:
-                await asyncio.wait([stopping, refreshing], return_when=asyncio.FIRST_COMPLETED)
-                if refreshing.done():
-                    await refreshing  # raises: only an error ends it
+                await asyncio.wait([stop_task, refresh_task], return_when=asyncio.FIRST_COMPLETED)
+                if refresh_task.done():
+                    await refresh_task  # raises: only an error ends it
                 self._is_draining = True
                 log.info("draining", seconds=DRAIN_SECONDS)
                 await asyncio.sleep(DRAIN_SECONDS)
             finally:
-                for task in (stopping, refreshing):
+                for task in (stop_task, refresh_task):
                     task.cancel()
-                await asyncio.gather(stopping, refreshing, return_exceptions=True)
+                await asyncio.gather(stop_task, refresh_task, return_exceptions=True)
 
     @web.middleware
     async def _close_while_draining(self, request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -43,14 +43,14 @@ class WorkloadReader:
         return self._cache[uids][1]
 
     async def _list(self, namespace: str, uids: str) -> tuple[Manifest, ...]:
-        found: list[Manifest] = []
+        workloads: list[Manifest] = []
         try:
             async for page in self._api.list_pages(WORKLOAD, namespace, labels=f"{JOB_UID_LABEL} in ({uids})"):
-                found += page.items
+                workloads += page.items
         except (ClusterUnavailableError, ForbiddenError, MissingKindError) as error:
             log.warning("cannot read Workloads", namespace=namespace, error=str(error))
             self._retry_at = asyncio.get_running_loop().time() + RETRY_SECONDS
-        return tuple(found)
+        return tuple(workloads)
 
 
 def _is_held(jobset: Manifest) -> bool:

@@ -17,7 +17,7 @@ from trainingjob_operator.render.render_settings import NetworkRules
 from trainingjob_operator.shell.accelerators import read_accelerators
 from trainingjob_operator.shell.added_presets import read_presets
 from trainingjob_operator.shell.added_profiles import read_profiles
-from trainingjob_operator.shell.added_values import ADDED_TABLES, table_words
+from trainingjob_operator.shell.added_values import ADDED_TABLES, describe_table
 from trainingjob_operator.shell.assembly import RECONCILE_DRAIN_SECONDS
 from trainingjob_operator.shell.leader_label import LEADER_LABEL
 from trainingjob_operator.shell.process import REQUEST_DRAIN_SECONDS
@@ -154,7 +154,7 @@ def test_the_webhook_has_the_operator_s_settings_its_ports_and_its_certificates(
 
 @pytest.mark.parametrize("table", ADDED_TABLES)
 def test_the_operator_reads_the_rows_of_the_values_where_they_are_mounted(chart, variants, table) -> None:
-    values, words = variants["everything"], table_words(table).split()
+    values, words = variants["everything"], describe_table(table).split()
     name = "-".join(words)
     config = chart.find("ConfigMap", values, f"trainingjob-operator-{name}")["data"]
     pod = chart.find("Deployment", values)["spec"]["template"]["spec"]

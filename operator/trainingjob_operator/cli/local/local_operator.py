@@ -27,7 +27,7 @@ class LocalOperator:
         authenticator: Authenticator,
         settings: Callable[[], RenderSettings],
         now: Callable[[], datetime] = utc_now,
-        set_by: Callable[[], float] = lambda: 0.0,
+        clock_adjustment: Callable[[], float] = lambda: 0.0,
         secret: str = "",
     ) -> None:
         """Set up for the job `key`, its namespace and name; nothing runs before `start`. Clocks: see `Reconciler`.
@@ -37,7 +37,9 @@ class LocalOperator:
         self._key = key
         self.hub = Hub(time.monotonic, lambda namespace, name: self.wake())
         self.rendezvous = Rendezvous(self.hub, authenticator, lambda: True, lambda: secret)
-        self._scheduler = Scheduler(Reconciler(cluster, self.hub, settings, now, set_by=set_by).reconcile)
+        self._scheduler = Scheduler(
+            Reconciler(cluster, self.hub, settings, now, clock_adjustment=clock_adjustment).reconcile
+        )
 
     def start(self) -> None:
         """Start reconciling."""
