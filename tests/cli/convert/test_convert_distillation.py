@@ -36,7 +36,7 @@ def test_a_distillation_is_converted() -> None:
     assert (options.weight_schedule.end, options.weight_schedule.shape) == (0.1, "cosine")
     assert options.temperature_schedule is None, "its schedule is constant"
     assert "gs://bucket/teacher/items" in draft.fill_in["objective.distill.teacher.initializeFrom"]
-    assert not [one.key for one in draft.leftovers if "distill" in one.key or "overrides" in one.key]
+    assert not [one.key for one in draft.omissions if "distill" in one.key or "overrides" in one.key]
 
 
 def test_a_teacher_may_have_no_path_and_fine_tuning_its_records() -> None:
@@ -80,7 +80,7 @@ def test_options_without_a_teacher_and_features_are_left_out() -> None:
     )
 
     assert draft.get("objective") is None
-    assert {one.key for one in draft.leftovers} == {
+    assert {one.key for one in draft.omissions} == {
         "distill_alpha",
         "distill_beta",
         "offline_data_dir",

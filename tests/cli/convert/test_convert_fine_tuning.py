@@ -73,14 +73,14 @@ def test_preferences_are_converted(columns: dict[str, Any], want: dict[str, str]
         "prompt": None
     } | want
     assert {"data.train", "tokenizer", "checkpoint.initializeFrom"} <= draft.fill_in.keys()
-    assert not [one.key for one in draft.leftovers if "dpo" in one.key]
+    assert not [one.key for one in draft.omissions if "dpo" in one.key]
 
 
 def test_options_of_fine_tuning_without_it_are_left_out() -> None:
     draft = convert(SFT | {"use_sft": False, "train_data_columns": ["text"]})
 
     assert draft.get("objective") is None
-    assert {leftover.key for leftover in draft.leftovers} == {"chat_template_path", "train_data_columns"}
+    assert {omission.key for omission in draft.omissions} == {"chat_template_path", "train_data_columns"}
 
 
 def test_paths_in_buckets_are_converted() -> None:

@@ -69,7 +69,7 @@ def test_a_llama_is_converted() -> None:
 def test_lines_without_a_counterpart_have_a_reason() -> None:
     _, draft = convert(LLAMA)
 
-    assert [leftover.key for leftover in draft.leftovers] == [
+    assert [omission.key for omission in draft.omissions] == [
         "data.cache_dir", "model.use_flash_attention", "trainer.tensor_parallel_axes", "frobnicate", "epoch",
     ]  # fmt: skip
     assert draft.get("data.train") == [
@@ -130,7 +130,7 @@ def test_batch_sizes_of_a_schedule_begin_at_the_same_steps(
     )
 
     assert spec.training.batch_sizes == want
-    assert [leftover.key for leftover in draft.leftovers].count("trainer.train_batch_size") == left
+    assert [omission.key for omission in draft.omissions].count("trainer.train_batch_size") == left
 
 
 def test_a_gpt2_is_converted_with_the_defaults_of_levanter() -> None:
@@ -138,7 +138,7 @@ def test_a_gpt2_is_converted_with_the_defaults_of_levanter() -> None:
 
     assert resolve(spec.model).num_parameters == PRESETS["gpt2"].parameters
     assert (spec.training.steps, spec.training.global_batch_size) == (400_000, 32)
-    assert [leftover.key for leftover in draft.leftovers] == ["model.scale_attn_by_inverse_layer_idx"]
+    assert [omission.key for omission in draft.omissions] == ["model.scale_attn_by_inverse_layer_idx"]
 
 
 def test_the_dropout_of_a_gpt2_is_that_of_its_places() -> None:
@@ -146,7 +146,7 @@ def test_the_dropout_of_a_gpt2_is_that_of_its_places() -> None:
     spec, draft = convert(GPT2 | rates)
 
     assert (spec.model.dropout.residual, spec.model.dropout.embedding) == (0.2, 0.1)
-    (left,) = [leftover for leftover in draft.leftovers if leftover.key == "model.attn_pdrop"]
+    (left,) = [omission for omission in draft.omissions if omission.key == "model.attn_pdrop"]
     assert left.reason.startswith("weights of attention have no dropout")
 
 
@@ -161,7 +161,7 @@ def test_the_repositories_of_tokenizer_and_weights_are_converted() -> None:
     assert spec.checkpoint.initialize_from.hugging_face.repository == "my/weights"
     assert "tokenizer" not in draft.fill_in
     assert "/mnt/tokenizer" in other.fill_in["tokenizer"]
-    assert [left.key for left in other.leftovers if left.key == "initialize_from_hf"]
+    assert [left.key for left in other.omissions if left.key == "initialize_from_hf"]
 
 
 def test_the_vocabulary_of_an_unknown_tokenizer_is_to_be_filled_in() -> None:
@@ -230,21 +230,21 @@ def test_muon_has_adam_for_other_tensors() -> None:
     assert spec.optimizer.learning_rate == 0.02
     assert spec.optimizer.resolved() == Muon(momentum=0.9, newton_schulz_steps=6, rms_scale=0.2, adamw=AdamW(beta1=0.8))
     assert spec.optimizer.weight_decay.rate == 0.2
-    assert [one.key for one in draft.leftovers if one.key.startswith("optimizer.")] == ["optimizer.adam_weight_decay"]
+    assert [one.key for one in draft.omissions if one.key.startswith("optimizer.")] == ["optimizer.adam_weight_decay"]
 
 
 def test_muon_of_levanter_has_no_weight_decay_by_default() -> None:
     spec, draft = convert(GPT2 | {"optimizer.type": "muon", "optimizer.lr": 0.02, "optimizer.nesterov": True})
 
     assert (spec.optimizer.weight_decay.rate, spec.optimizer.learning_rate) == (0, 6e-4)
-    assert [one.key for one in draft.leftovers if one.key.startswith("optimizer.")] == ["optimizer.lr"]
+    assert [one.key for one in draft.omissions if one.key.startswith("optimizer.")] == ["optimizer.lr"]
 
 
 def test_a_limit_of_updates_is_kept() -> None:
     spec, draft = convert(GPT2 | {"optimizer.update_rms_clipping": 1.0, "optimizer.clip_update_norm": {"sigma": 6}})
 
     assert spec.optimizer.clip_update_rms == 1.0
-    assert "optimizer.clip_update_norm" in {one.key.removesuffix(".sigma") for one in draft.leftovers}
+    assert "optimizer.clip_update_norm" in {one.key.removesuffix(".sigma") for one in draft.omissions}
 
 
 def test_a_moving_average_has_its_decay() -> None:
@@ -256,7 +256,7 @@ def test_a_moving_average_has_its_decay() -> None:
 
     assert (default[0].optimizer.average, given[0].optimizer.average) == (Average(decay=0.999), Average(decay=0.99))
     assert other[0].optimizer.average is None
-    assert [one.key for one in other[1].leftovers if one.key.startswith(name)] == [f"{name}.type"]
+    assert [one.key for one in other[1].omissions if one.key.startswith(name)] == [f"{name}.type"]
 
 
 def test_one_tracker_is_a_section() -> None:
@@ -270,7 +270,7 @@ def test_stages_need_an_interval() -> None:
     _, draft = convert(GPT2 | {"trainer.checkpointer.keep": [{"until": 10}]})
 
     assert draft.get("checkpoint.keep") is None
-    assert "`checkpoint.keep.stages` needs `every`" in [leftover.reason for leftover in draft.leftovers]
+    assert "`checkpoint.keep.stages` needs `every`" in [omission.reason for omission in draft.omissions]
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_epochs_without_a_number_of_steps_are_the_length_of_the_training() -> No
     spec, draft = convert({**GPT2, "epoch": 3})
 
     assert (spec.training.epochs, spec.training.steps, spec.schedule.steps) == (3.0, None, 400_000)
-    assert "epoch" not in {leftover.key for leftover in draft.leftovers}
+    assert "epoch" not in {omission.key for omission in draft.omissions}
 
 
 @pytest.mark.parametrize("epoch", [0, None])
@@ -297,14 +297,14 @@ def test_no_epochs_limit_nothing(epoch: int | None) -> None:
     spec, draft = convert({**GPT2, "epoch": epoch})
 
     assert (spec.training.epochs, spec.training.steps) == (None, 400_000)
-    assert "epoch" not in {leftover.key for leftover in draft.leftovers}
+    assert "epoch" not in {omission.key for omission in draft.omissions}
 
 
 def test_steps_that_are_written_stay_beside_epochs() -> None:
     spec, draft = convert(LLAMA)
 
     assert (spec.training.epochs, spec.training.steps) == (None, 750_000)
-    (left,) = [leftover for leftover in draft.leftovers if leftover.key == "epoch"]
+    (left,) = [omission for omission in draft.omissions if omission.key == "epoch"]
     assert "write `training.epochs` instead" in left.reason
 
 
@@ -315,4 +315,4 @@ def test_the_order_of_the_text_converts(shuffle: bool | int, want: bool, left: l
     spec, draft = convert({**GPT2, "data.shuffle": shuffle})
 
     assert spec.data.shuffle is want
-    assert [one.key for one in draft.leftovers if one.key == "data.shuffle"] == left
+    assert [one.key for one in draft.omissions if one.key == "data.shuffle"] == left

@@ -93,7 +93,7 @@ def test_the_config_of_a_model_becomes_a_valid_job(name: str) -> None:
     read_maxtext(CONFIGS[name], draft)
 
     assert fill_in(draft, BUILTIN) == []
-    assert {leftover.reason for leftover in draft.leftovers if "does not know" in leftover.reason} == set()
+    assert {omission.reason for omission in draft.omissions if "does not know" in omission.reason} == set()
 
 
 RUN = {
@@ -174,7 +174,7 @@ def test_what_the_source_cannot_know_is_named() -> None:
 
 
 def test_lines_without_a_counterpart_have_a_reason() -> None:
-    reasons = {leftover.key: leftover.reason for leftover in convert(RUN).leftovers}
+    reasons = {omission.key: omission.reason for omission in convert(RUN).omissions}
 
     assert reasons == {
         "sa_block_q": "the trainer chooses kernels and their tiles, and the plan names them",
@@ -274,7 +274,7 @@ def test_an_option_has_the_value_of_its_field(values: dict[str, Any], path: str,
     read_maxtext({"model_name": "llama2-7b", **values}, draft)
 
     assert draft.get(path) == want
-    assert [leftover.key for leftover in draft.leftovers if leftover.key in values] == []
+    assert [omission.key for omission in draft.omissions if omission.key in values] == []
 
 
 def test_a_policy_without_a_counterpart_is_left_out() -> None:
@@ -283,7 +283,7 @@ def test_a_policy_without_a_counterpart_is_left_out() -> None:
     read_maxtext({"model_name": "llama2-7b", "remat_policy": "save_all"}, draft)
 
     assert draft.get("memory") is None
-    (left,) = [leftover for leftover in draft.leftovers if leftover.key == "remat_policy"]
+    (left,) = [omission for omission in draft.omissions if omission.key == "remat_policy"]
     assert left.reason == "it is none of the policies of `memory.remat`"
 
 
@@ -344,7 +344,7 @@ def test_experts_are_dropless_unless_the_config_has_a_capacity(values: dict[str,
 def test_options_beside_a_preset_that_are_read_with_others_are_named() -> None:
     draft = convert({"model_name": "qwen3-8b", "rope_type": "yarn", "capacity_factor": 2.0})
 
-    assert [leftover.key for leftover in draft.leftovers] == ["rope_type"]
+    assert [omission.key for omission in draft.omissions] == ["rope_type"]
 
 
 REJECTED: dict[str, tuple[dict[str, Any], str]] = {
@@ -385,5 +385,5 @@ def test_steps_that_are_written_come_before_epochs(
     draft = convert({"model_name": "gpt3-52k", **values})
 
     assert {name: one for name, one in draft.spec["training"].items() if name in ("steps", "epochs")} == want
-    assert [leftover.key for leftover in draft.leftovers] == left
+    assert [omission.key for omission in draft.omissions] == left
     assert draft.get("schedule.steps") == (150_001 if "epochs" in want else None)

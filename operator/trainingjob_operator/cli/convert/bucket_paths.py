@@ -37,14 +37,14 @@ def template_in(value: Any) -> dict[str, str] | None:  # None: it is no template
 def text_in(value: Any, _: DraftJob) -> list[dict[str, str]] | None:  # None: some of it is not in a bucket
     """Return a source for each path or URL of text, with wildcards or without."""
     urls = value if isinstance(value, list) else [value]
-    found = [NAMES.fullmatch(str(url)) for url in urls]
+    matches = [NAMES.fullmatch(str(url)) for url in urls]
     sources: list[dict[str, str]] = []
-    for number, match in enumerate(found, 1):
+    for number, match in enumerate(matches, 1):
         if match is None or match[3] not in FORMATS or not _is_plain(match[1]):
             return None
         name, is_glob = "text" if len(urls) == 1 else f"text-{number}", bool(WILDCARDS.search(match[2]))
-        place = {"path": match[1], "pattern": match[2]} if is_glob else {"path": match[0]}
-        sources.append({"name": name, "format": FORMATS[match[3]], **place})
+        location = {"path": match[1], "pattern": match[2]} if is_glob else {"path": match[0]}
+        sources.append({"name": name, "format": FORMATS[match[3]], **location})
     return sources
 
 

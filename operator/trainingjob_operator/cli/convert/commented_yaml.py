@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainingjob_api.spec.job import API_VERSION, KIND, TrainingJobSpec
-from trainingjob_operator.cli.convert.draft_job import DraftJob, Leftover
+from trainingjob_operator.cli.convert.draft_job import DraftJob, Omission
 from trainingjob_operator.cli.yaml_output import COMMENT_WIDTH, to_comment, to_commented_lines
 
 MAX_VALUE = 70
@@ -25,9 +25,9 @@ def write_job(draft: DraftJob) -> str:
     comments = {f"spec.{path}": f"Fill in: {text}" for path, text in draft.fill_in.items()}
     lines = [f"# Converted from {draft.source}.", *to_comment(_summarise(draft))]
     lines += to_commented_lines(as_manifest(draft), comments)
-    if draft.leftovers:
+    if draft.omissions:
         lines += ["", "# Left out, with the reason:"]
-        lines += [line for leftover in draft.leftovers for line in _describe(leftover)]
+        lines += [line for omission in draft.omissions for line in _describe(omission)]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -37,8 +37,8 @@ def _summarise(draft: DraftJob) -> str:
     return "Fill in what the comments name, then check it with `trainingjob validate`."
 
 
-def _describe(leftover: Leftover) -> Iterator[str]:
+def _describe(omission: Omission) -> Iterator[str]:
     """Yield the source's line as a comment, and the reason below it."""
-    value = json.dumps(leftover.value, default=str)
-    yield f"#   {leftover.key}: {value if len(value) <= MAX_VALUE else f'{value[:MAX_VALUE]} ...'}"
-    yield from (f"#     {line}" for line in textwrap.wrap(f"{leftover.reason}.", COMMENT_WIDTH))
+    value = json.dumps(omission.value, default=str)
+    yield f"#   {omission.key}: {value if len(value) <= MAX_VALUE else f'{value[:MAX_VALUE]} ...'}"
+    yield from (f"#     {line}" for line in textwrap.wrap(f"{omission.reason}.", COMMENT_WIDTH))

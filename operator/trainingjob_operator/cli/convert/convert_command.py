@@ -42,19 +42,21 @@ IncludeLoader.add_constructor("!include", lambda loader, node: f"!include {node.
 
 
 def convert_file(file: str, source: Source | None, catalog: Catalog) -> int:
-    """Print the job of a config; return the exit code. Problems that are left go to standard error.
+    """Print the job of a config; return the exit code. Remaining problems go to standard error.
 
     Raises:
         UsageError: the file cannot be read, or is no config of a known program.
         CommandError: no model section expresses its model.
     """
     config = _read_config(file)
-    found = source or _recognize(file, config)
-    draft = DraftJob(_find_name(file, config), f"{NAMES[found]}'s {_label(file)}")
+    program = source or _recognize(file, config)
+    draft = DraftJob(_find_name(file, config), f"{NAMES[program]}'s {_label(file)}")
     try:
-        READERS[found](dict(_flatten(config)) if found == "levanter" else config, draft)
+        READERS[program](dict(_flatten(config)) if program == "levanter" else config, draft)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise UsageError(f"{_label(file)} has a value of a form that {NAMES[found]} does not have: {error}.") from error
+        raise UsageError(
+            f"{_label(file)} has a value of a form that {NAMES[program]} does not have: {error}."
+        ) from error
     problems = fill_in(draft, catalog)
     echo(write_job(draft), nl=False)
     if problems:

@@ -13,8 +13,8 @@ REPOSITORY = re.compile(REPOSITORY_PATTERN)
 TEXT_FILES = [{"name": "text", "path": "/data/train"}]
 TOKENIZER = {"type": "tokenizers", "path": "/data/tokenizer.json"}
 """Paths in the pods that users must replace."""
-ASK_TEXT, ASK_TOKENIZER = "the path of your text in the pods.", "the path of tokenizer.json in the pods."
-ASK_CHECKPOINTS = "the folder of the checkpoints in the pods."
+TEXT_HINT, TOKENIZER_HINT = "the path of your text in the pods.", "the path of tokenizer.json in the pods."
+CHECKPOINTS_HINT = "the folder of the checkpoints in the pods."
 
 
 def is_repository(name: Any) -> bool:
@@ -23,8 +23,8 @@ def is_repository(name: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Leftover:
-    """A line of the source that is not in the job."""
+class Omission:
+    """A key of the source that is not in the job."""
 
     key: str
     value: Any
@@ -33,15 +33,15 @@ class Leftover:
 
 @dataclass
 class DraftJob:
-    """What is known of a job so far. Paths have dots between their parts, and begin below `spec`."""
+    """A job during its conversion. Paths have dots between their parts, and begin below `spec`."""
 
     name: str
     source: str
     """Kind and name of the file, for the first line of the job."""
     spec: dict[str, Any] = field(default_factory=dict)
     fill_in: dict[str, str] = field(default_factory=dict)
-    """By path, what users must fill in there, because the source does not hold it."""
-    leftovers: list[Leftover] = field(default_factory=list)
+    """Hints by path: values that users must fill in, because the source does not have them."""
+    omissions: list[Omission] = field(default_factory=list)
     sequences_per_device: float | None = None
     """Batch of one device, if the source has no global batch size."""
 
@@ -53,14 +53,14 @@ class DraftJob:
         """Return a field; None: it is not set."""
         return get_path(self.spec, path)
 
-    def ask(self, path: str, value: Any, text: str) -> None:
+    def set_placeholder(self, path: str, value: Any, hint: str) -> None:
         """Set a field to a value that users must replace, unless it is set."""
         if self.get(path) is None:
             self.set(path, value)
-            self.fill_in[path] = text
+            self.fill_in[path] = hint
 
     def use_tokenizer(self, name: Any) -> None:
-        """Use the tokenizer of a repository of the hub, if a name is that of one."""
+        """Use the tokenizer of a repository of the hub, if `name` is the name of a repository."""
         if is_repository(name):
             self.set("tokenizer", {"type": HUGGING_FACE, "huggingFace": {"repository": name}})
 
@@ -69,9 +69,9 @@ class DraftJob:
         preset = PRESETS.get(self.get("model.preset") or "")
         experts = self.get("model.experts")
         if experts or (preset and "experts" in preset.model):
-            kept = {name: value for name, value in (experts or {}).items() if name != "capacityFactor"}
-            self.set("model.experts", kept | {"dispatch": "dropless"})
+            options = {name: value for name, value in (experts or {}).items() if name != "capacityFactor"}
+            self.set("model.experts", options | {"dispatch": "dropless"})
 
-    def leave(self, key: str, value: Any, reason: str) -> None:
-        """Leave a line of the source out."""
-        self.leftovers.append(Leftover(key, value, reason))
+    def omit(self, key: str, value: Any, reason: str) -> None:
+        """Record a key of the source that is not in the job."""
+        self.omissions.append(Omission(key, value, reason))

@@ -8,7 +8,7 @@ from trainingjob_api.huggingface.registry import find_family
 from trainingjob_api.huggingface.rope_fields import PARAMETERS, flatten_rope
 from trainingjob_operator.cli.convert.draft_job import DraftJob
 from trainingjob_operator.cli.convert.placeholders import DEFAULT_LENGTH
-from trainingjob_operator.cli.convert.source_rows import ATTENTION_DROPOUT, Copy, Left, Part, Table, Values, apply_rows
+from trainingjob_operator.cli.convert.source_rows import ATTENTION_DROPOUT, Copy, Omit, Part, Table, Values, apply_rows
 from trainingjob_operator.cli.errors import CommandError
 
 TEXT = "text_config"
@@ -20,40 +20,40 @@ OTHER = "only text is trained"
 ROWS: Table = {
     "model_type": Part(),
     "max_position_embeddings": Part(),
-    "*_token_id": Left(TOKENIZER),
-    "*_token_index": Left(TOKENIZER),
+    "*_token_id": Omit(TOKENIZER),
+    "*_token_index": Omit(TOKENIZER),
     **dict.fromkeys(
         ("architectures", "transformers_version", "auto_map", "_name_or_path", "_attn_implementation*", "model_name",
          "return_dict", "output_*", "pretraining_tp", "is_encoder_decoder", "is_decoder", "problem_type", "summary_*",
          "task_specific_params", "finetuning_task", "id2label", "label2id", "name_or_path", "gradient_checkpointing",
          "max_window_layers", "for_llm_compressor", "tokenizer_class", "prefix", "num_labels"),
-        Left(LIBRARY),
+        Omit(LIBRARY),
     ),
-    **dict.fromkeys(("torch_dtype", "dtype"), Left("`precision` has the formats of the training")),
-    **dict.fromkeys(("use_cache", "cache_implementation", "temperature", "top_*", "num_beams"), Left(GENERATION)),
+    **dict.fromkeys(("torch_dtype", "dtype"), Omit("`precision` has the formats of the training")),
+    **dict.fromkeys(("use_cache", "cache_implementation", "temperature", "top_*", "num_beams"), Omit(GENERATION)),
     **dict.fromkeys(("resid_pdrop", "resid_dropout"), Copy("model.dropout.residual", off=(0, 0.0))),
     **dict.fromkeys(("embd_pdrop", "embedding_dropout"), Copy("model.dropout.embedding", off=(0, 0.0))),
-    **dict.fromkeys(("attention_dropout", "attn_pdrop"), Left(ATTENTION_DROPOUT, off=(0, 0.0))),
-    "quantization_config": Left("parameters are trained in `precision.params`"),
-    "num_nextn_predict_layers": Left("no layer predicts a second token", off=(0,)),
+    **dict.fromkeys(("attention_dropout", "attn_pdrop"), Omit(ATTENTION_DROPOUT, off=(0, 0.0))),
+    "quantization_config": Omit("parameters are trained in `precision.params`"),
+    "num_nextn_predict_layers": Omit("no layer predicts a second token", off=(0,)),
     **dict.fromkeys(
         ("use_sliding_window", "layer_types", "_sliding_window_pattern", "topk_group", "hidden_act"), Part()
     ),
     **dict.fromkeys(
-        ("head_dim", "num_key_value_heads", "qk_head_dim"), Left("`latentAttention` has the widths of its heads")
+        ("head_dim", "num_key_value_heads", "qk_head_dim"), Omit("`latentAttention` has the widths of its heads")
     ),
-    "mlp_bias": Left("`mlp.bias` adds biases to MLPs", off=(False,)),
-    "router_jitter_noise": Left("routers have no noise", off=(0, 0.0)),
-    "reorder_and_upcast_attn": Left("scores are float32", off=(False,)),
-    "use_bidirectional_attention": Left("attention is causal", off=(False, None)),
-    "sliding_window": Left("a model that does not use its window has none", off=(None,)),
-    "*vision*": Left(OTHER),
-    "*audio*": Left(OTHER),
-    "*image*": Left(OTHER),
-    "mm_*": Left(OTHER),
+    "mlp_bias": Omit("`mlp.bias` adds biases to MLPs", off=(False,)),
+    "router_jitter_noise": Omit("routers have no noise", off=(0, 0.0)),
+    "reorder_and_upcast_attn": Omit("scores are float32", off=(False,)),
+    "use_bidirectional_attention": Omit("attention is causal", off=(False, None)),
+    "sliding_window": Omit("a model that does not use its window has none", off=(None,)),
+    "*vision*": Omit(OTHER),
+    "*audio*": Omit(OTHER),
+    "*image*": Omit(OTHER),
+    "mm_*": Omit(OTHER),
     **dict.fromkeys(
         ("ep_size", "seq_aux", "aux_loss_alpha", "topk_method", "scoring_func", "moe_layer_freq", "output_router_*"),
-        Left("`experts` has the options of the family"),
+        Omit("`experts` has the options of the family"),
     ),
 }  # fmt: skip
 
@@ -101,15 +101,17 @@ def read_huggingface(values: Values, draft: DraftJob) -> None:
     text = values.get(TEXT)
     config = text if isinstance(text, dict) else values
     config = {**OMITTED.get(str(config.get("model_type")), {}), **config}
-    recorded = _ReadKeys(flatten_rope(config))
+    recording = _ReadKeys(flatten_rope(config))
     try:
-        draft.set("model", find_family(config).to_section(recorded))
+        draft.set("model", find_family(config).to_section(recording))
     except ConfigError as error:
         raise CommandError(f"{error} The model cannot be converted.") from error
     _set_init(config, draft)
     draft.drop_no_tokens()
     length = config.get("max_position_embeddings", config.get("n_positions", DEFAULT_LENGTH))
-    draft.ask("training.sequenceLength", min(length, DEFAULT_LENGTH), f"the length of a sequence, at most {length}.")
+    draft.set_placeholder(
+        "training.sequenceLength", min(length, DEFAULT_LENGTH), f"the length of a sequence, at most {length}."
+    )
     encoders = {key: value for key, value in values.items() if key not in (TEXT, *config)}
-    rest = {key: value for key, value in config.items() if key not in recorded.read and key != PARAMETERS}
-    apply_rows(ROWS, encoders | rest, draft)
+    unread = {key: value for key, value in config.items() if key not in recording.read and key != PARAMETERS}
+    apply_rows(ROWS, encoders | unread, draft)

@@ -1,4 +1,4 @@
-"""Keys of Levanter's config and what they are in a job, one row a key."""
+"""Table of Levanter's config keys: one row per key, with its field in a job."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,29 +9,29 @@ from trainingjob_api.huggingface.registry import read_config
 from trainingjob_api.notation import slug
 from trainingjob_operator.cli.convert.bucket_paths import checkpoints_in, text_in, tokenizer_in
 from trainingjob_operator.cli.convert.draft_job import (
-    ASK_CHECKPOINTS,
-    ASK_TEXT,
-    ASK_TOKENIZER,
+    CHECKPOINTS_HINT,
     TEXT_FILES,
+    TEXT_HINT,
     TOKENIZER,
+    TOKENIZER_HINT,
     DraftJob,
 )
 from trainingjob_operator.cli.convert.optimizer_objects import move_hyperparameters, set_decay_of_muon
 from trainingjob_operator.cli.convert.source_rows import (
     ATTENTION_DROPOUT,
     EVALUATION_BATCH,
-    Ask,
     Copy,
-    Left,
+    FillIn,
     NoCounterpartError,
+    Omit,
     Part,
     Table,
     Values,
     apply_rows,
-    ask_for_wandb,
+    lookup,
     name_repository,
-    one_of,
     read_epochs,
+    set_wandb,
     to_share,
 )
 from trainingjob_operator.cli.errors import CommandError
@@ -120,10 +120,10 @@ DEFAULTS: Values = {
 REMAT = {"True": "full", "False": "none"}
 NO_DECAY = ["norm", "bias", "embedding"]
 """Kinds of tensors to which Levanter applies no weight decay."""
-TEXT = Ask("data.train", TEXT_FILES, ASK_TEXT, text_in)
+TEXT = FillIn("data.train", TEXT_FILES, TEXT_HINT, text_in)
 
 
-def _to_every(keep: Any) -> list[dict[str, int]]:
+def _to_stages(keep: Any) -> list[dict[str, int]]:
     """Return the stages of retention: rows of `every` and `until`."""
     stages = [{name: row[name] for name in ("every", "until") if row.get(name)} for row in keep]
     if not all("every" in stage for stage in stages):
@@ -144,98 +144,98 @@ def _to_first_batch(sizes: Any) -> int:
 
 
 TABLE: Table = {
-    "model": Left("the section is in another file: convert that file, or name a preset"),
+    "model": Omit("the section is in another file: convert that file, or name a preset"),
     "model.type": Part(),
     **{f"model.{key}": Part() for key in (*LLAMA_KEYS, *GPT2_KEYS, "mlp_scale")},
     "model.rope.*": Part(),
-    "model.gradient_checkpointing": Copy("memory.remat", one_of(REMAT, "`memory.remat` is `none` or `full`")),
-    "model.scale_attn_by_inverse_layer_idx": Left("no option scales scores by the number of the layer", off=(False,)),
-    "model.use_bias": Left("`attention.bias` and `mlp.bias` switch biases on", off=(False,)),
-    "model.use_layer_norm_weight": Left("norms have a learned scale", off=(True,)),
+    "model.gradient_checkpointing": Copy("memory.remat", lookup(REMAT, "`memory.remat` is `none` or `full`")),
+    "model.scale_attn_by_inverse_layer_idx": Omit("no option scales scores by the number of the layer", off=(False,)),
+    "model.use_bias": Omit("`attention.bias` and `mlp.bias` switch biases on", off=(False,)),
+    "model.use_layer_norm_weight": Omit("norms have a learned scale", off=(True,)),
     "model.resid_pdrop": Copy("model.dropout.residual", off=(0, 0.0)),
     "model.embed_pdrop": Copy("model.dropout.embedding", off=(0, 0.0)),
-    "model.attn_pdrop": Left(ATTENTION_DROPOUT, off=(0, 0.0)),
-    "model.upcast_attn": Left("scores are float32", off=(True,)),
+    "model.attn_pdrop": Omit(ATTENTION_DROPOUT, off=(0, 0.0)),
+    "model.upcast_attn": Omit("scores are float32", off=(True,)),
     **dict.fromkeys(
         ("model.use_flash_attention", "model.attn_backend", "model.flash_attention_block_size", "model.scan_layers",
          "model.gradient_checkpointing_*", "model.reference_checkpoint", "model.tokenizer"),
-        Left(KERNEL),
+        Omit(KERNEL),
     ),
     "trainer.seed": Copy("training.seed"),
     "trainer.train_batch_size": Copy("training.globalBatchSize", _to_first_batch),
     "trainer.num_train_steps": Copy("training.steps"),
     "trainer.per_device_parallelism": Copy("training.maxPerDeviceBatch", off=(-1,)),
-    "trainer.per_device_eval_parallelism": Left(EVALUATION_BATCH, off=(-1,)),
-    "trainer.per_device_*": Left("batches are divided by the plan"),
+    "trainer.per_device_eval_parallelism": Omit(EVALUATION_BATCH, off=(-1,)),
+    "trainer.per_device_*": Omit("batches are divided by the plan"),
     "trainer.mp": Part(),
     "trainer.model_averaging*": Part(),
-    "trainer.steps_per_eval": Left("`evaluation` has held-out text, and the steps between two evaluations"),
-    "trainer.max_eval_batches": Left("`evaluation` has held-out text, and the number of batches"),
+    "trainer.steps_per_eval": Omit("`evaluation` has held-out text, and the steps between two evaluations"),
+    "trainer.max_eval_batches": Omit("`evaluation` has held-out text, and the number of batches"),
     "trainer.checkpointer.save_interval": Copy("checkpoint.save.every"),
-    "trainer.checkpointer.keep": Copy("checkpoint.keep.stages", _to_every),
-    "trainer.checkpointer.base_path": Ask("checkpoint.uri", "/runs/run", ASK_CHECKPOINTS, checkpoints_in),
-    "trainer.load_checkpoint*": Left("a job resumes from its checkpoints, if there are any"),
-    "trainer.initialize_from": Left("`checkpoint.initializeFrom` names a checkpoint of another job"),
+    "trainer.checkpointer.keep": Copy("checkpoint.keep.stages", _to_stages),
+    "trainer.checkpointer.base_path": FillIn("checkpoint.uri", "/runs/run", CHECKPOINTS_HINT, checkpoints_in),
+    "trainer.load_checkpoint*": Omit("a job resumes from its checkpoints, if there are any"),
+    "trainer.initialize_from": Omit("`checkpoint.initializeFrom` names a checkpoint of another job"),
     "trainer.tracker*": Part(),
     "trainer.wandb*": Part(),
     **dict.fromkeys(
         ("trainer.model_axis_size", "trainer.tensor_parallel_axes", "trainer.fsdp_axis", "trainer.batch_axis",
          "trainer.axis_*", "trainer.parameter_axis*", "trainer.replica_*", "trainer.dcn_*", "trainer.mesh*"),
-        Left(SHARDING),
+        Omit(SHARDING),
     ),
     **dict.fromkeys(
         ("trainer.ray*", "trainer.distributed*", "trainer.require_accelerator", "trainer.shutdown_at_exit",
          "trainer.jax_config*", "trainer.id", "trainer.run_base_dir", "trainer.log_dir", "trainer.profiler*",
          "trainer.load_debug*", "trainer.watch*", "trainer.use_explicit_mesh_axes"),
-        Left(OPERATOR),
+        Omit(OPERATOR),
     ),
     **{f"{section}.learning_rate": Copy("optimizer.learningRate", float) for section in ("optimizer", "trainer")},
     **{f"{section}.weight_decay": Copy("optimizer.weightDecay.rate") for section in ("optimizer", "trainer")},
-    "optimizer.type": Copy("optimizer.type", one_of(OPTIMIZERS, "it is none of the optimizers")),
+    "optimizer.type": Copy("optimizer.type", lookup(OPTIMIZERS, "it is none of the optimizers")),
     "optimizer.beta1": Copy("optimizer.adamw.beta1"),
     "optimizer.beta2": Copy("optimizer.adamw.beta2"),
     "optimizer.epsilon": Copy("optimizer.adamw.epsilon"),
-    "optimizer.lr": Left("Levanter does not read it: `optimizer.learning_rate` is the rate of matrices"),
-    "optimizer.adam_lr": Left("the job has the rate of matrices: `optimizer.learningRates` has factors of it"),
+    "optimizer.lr": Omit("Levanter does not read it: `optimizer.learning_rate` is the rate of matrices"),
+    "optimizer.adam_lr": Omit("the job has the rate of matrices: `optimizer.learningRates` has factors of it"),
     "optimizer.momentum": Copy("optimizer.muon.momentum"),
-    "optimizer.nesterov": Left("the momentum of Muon is Nesterov momentum", off=(True,)),
+    "optimizer.nesterov": Omit("the momentum of Muon is Nesterov momentum", off=(True,)),
     "optimizer.backend_steps": Copy("optimizer.muon.newtonSchulzSteps"),
     "optimizer.use_kimi_scaling": Part(),
-    "optimizer.coefficient_type": Left("the polynomial of Newton-Schulz iterations is fixed", off=("quintic",)),
-    "optimizer.muon_epsilon": Left("the norm of a matrix has a constant of 1e-8", off=(1e-8,)),
+    "optimizer.coefficient_type": Omit("the polynomial of Newton-Schulz iterations is fixed", off=("quintic",)),
+    "optimizer.muon_epsilon": Omit("the norm of a matrix has a constant of 1e-8", off=(1e-8,)),
     "optimizer.adam_weight_decay": Part(),
     "optimizer.update_rms_clipping": Copy("optimizer.clipUpdateRms", off=(None,)),
-    "optimizer.clip_update_norm": Left("`optimizer.clipUpdateRms` has a constant limit", off=(None,)),
+    "optimizer.clip_update_norm": Omit("`optimizer.clipUpdateRms` has a constant limit", off=(None,)),
     "optimizer.max_grad_norm": Copy("optimizer.clipNorm", off=(None,)),
     **{f"{section}.warmup": Copy("schedule.warmup", to_share) for section in ("optimizer", "trainer")},
     **{f"{section}.warmup_ratio": Copy("schedule.warmup", to_share) for section in ("optimizer", "trainer")},
     **{f"{section}.min_lr_ratio": Copy("schedule.finalFraction") for section in ("optimizer", "trainer")},
-    "optimizer.lr_schedule": Copy("schedule.type", one_of(SCHEDULES, DECAY_SHAPE)),
+    "optimizer.lr_schedule": Copy("schedule.type", lookup(SCHEDULES, DECAY_SHAPE)),
     "optimizer.decay": Part(),
     "optimizer.cycles": Copy("schedule.cycles.count", _to_cycles, off=(None, 0, 1)),
     "optimizer.rewarmup": Part(),
     **dict.fromkeys(
-        ("optimizer.cooldown", "optimizer.cycle_length", "optimizer.haps"), Left(DECAY_SHAPE, off=(None, 0, 0.0))
+        ("optimizer.cooldown", "optimizer.cycle_length", "optimizer.haps"), Omit(DECAY_SHAPE, off=(None, 0, 0.0))
     ),
-    "optimizer.default_weight_decay_mask": Left("`optimizer.weightDecay.exclude` names kinds of tensors"),
-    "optimizer.weight_decay_modules": Left("`optimizer.weightDecay.exclude` names kinds of tensors"),
+    "optimizer.default_weight_decay_mask": Omit("`optimizer.weightDecay.exclude` names kinds of tensors"),
+    "optimizer.weight_decay_modules": Omit("`optimizer.weightDecay.exclude` names kinds of tensors"),
     "data": TEXT,
     "data.id": TEXT,
     "data.train_urls": TEXT,
     "data.configs*": TEXT,
-    "data.tokenizer": Ask("tokenizer", TOKENIZER, ASK_TOKENIZER, tokenizer_in),
-    "data.validation_urls": Left("`evaluation` names held-out text in the pods by path and format"),
-    "data.train_weights*": Left("write the weight of each source as `data.train[].weight`"),
-    "data.cache_dir": Left("the trainer keeps tokens on the storage of the job"),
-    "data.shuffle": Copy("data.shuffle", one_of({"False": False}, "an epoch is shuffled as a whole"), off=(True,)),
-    "data.*": Left(FILES),
+    "data.tokenizer": FillIn("tokenizer", TOKENIZER, TOKENIZER_HINT, tokenizer_in),
+    "data.validation_urls": Omit("`evaluation` names held-out text in the pods by path and format"),
+    "data.train_weights*": Omit("write the weight of each source as `data.train[].weight`"),
+    "data.cache_dir": Omit("the trainer keeps tokens on the storage of the job"),
+    "data.shuffle": Copy("data.shuffle", lookup({"False": False}, "an epoch is shuffled as a whole"), off=(True,)),
+    "data.*": Omit(FILES),
     "epoch": Part(),
     "z_loss_weight": Copy("objective.zLoss", off=(None, 0, 0.0)),
     "initialize_from_hf": Copy("checkpoint.initializeFrom.huggingFace.repository", name_repository, off=(False, None)),
-    "use_hf_model_config": Left("convert that model's config.json", off=(False,)),
-    "hf_save_*": Left("checkpoints are those of the job"),
-    "hf_upload": Left("checkpoints are those of the job"),
-    "eval_harness*": Left("a job measures losses alone"),
+    "use_hf_model_config": Omit("convert that model's config.json", off=(False,)),
+    "hf_save_*": Omit("checkpoints are those of the job"),
+    "hf_upload": Omit("checkpoints are those of the job"),
+    "eval_harness*": Omit("a job measures losses alone"),
 }  # fmt: skip
 
 
@@ -247,7 +247,7 @@ def read_levanter(values: Values, draft: DraftJob) -> None:
     """
     draft.set("model", _read_model(values, draft))
     draft.drop_no_tokens()
-    _ask_for_sources(values, draft)
+    _set_sources(values, draft)
     draft.use_tokenizer(values.get("data.tokenizer"))
     apply_rows(TABLE, {**DEFAULTS, **values}, draft)
     draft.set("optimizer.weightDecay.exclude", NO_DECAY)
@@ -265,7 +265,7 @@ def read_levanter(values: Values, draft: DraftJob) -> None:
     for tracker in _list_trackers(values):
         if tracker.get("type", "wandb") == "wandb":
             names = ("entity", "name", "tags")
-            ask_for_wandb(draft, tracker.get("project") or "levanter", **{name: tracker.get(name) for name in names})
+            set_wandb(draft, tracker.get("project") or "levanter", **{name: tracker.get(name) for name in names})
     for part in str(values.get("trainer.mp", "")).split(","):
         kind, _, name = part.partition("=")
         if name in FLOATS and kind.strip() in ("p", "c"):
@@ -290,10 +290,10 @@ def _read_batches(values: Values, draft: DraftJob) -> None:
         return
     sizes = [phase["value"] for phase in phases]
     if sizes == sorted(set(sizes)):
-        later = [{"fromStep": phase["start"] + 1, "globalBatchSize": phase["value"]} for phase in phases[1:]]
-        draft.set("training.batchSchedule", later)
+        later_phases = [{"fromStep": phase["start"] + 1, "globalBatchSize": phase["value"]} for phase in phases[1:]]
+        draft.set("training.batchSchedule", later_phases)
     else:
-        draft.leave(key, phases, "`training.batchSchedule` has batch sizes that grow")
+        draft.omit(key, phases, "`training.batchSchedule` has batch sizes that grow")
 
 
 def _read_average(values: Values, draft: DraftJob) -> None:
@@ -302,25 +302,25 @@ def _read_average(values: Values, draft: DraftJob) -> None:
     if kind == "ema":
         draft.set("optimizer.average.decay", values.get(f"{AVERAGE}.beta", 0.999))
     elif kind is not None:
-        draft.leave(f"{AVERAGE}.type", kind, "`optimizer.average` has a constant decay")
+        draft.omit(f"{AVERAGE}.type", kind, "`optimizer.average` has a constant decay")
 
 
-def _ask_for_sources(values: Values, draft: DraftJob) -> None:
+def _set_sources(values: Values, draft: DraftJob) -> None:
     """Name the sources of a mixture, of which users must fill in the paths."""
     names = list(dict.fromkeys(key.split(".")[2] for key in values if key.startswith(MIXTURE)))
     if names:
         sources = [{"name": slug(name)[:MAX_SHORT_NAME], "path": f"/data/{slug(name)}"} for name in names]
-        draft.ask("data.train", sources[:MAX_SOURCES], f"the paths of {', '.join(names)} in the pods.")
+        draft.set_placeholder("data.train", sources[:MAX_SOURCES], f"the paths of {', '.join(names)} in the pods.")
 
 
 def _list_trackers(values: Values) -> list[Mapping[str, Any]]:
     """Return the trackers: a list, or one section, which older files have under another name."""
-    listed = values.get("trainer.tracker")
-    if isinstance(listed, list):
-        return listed
+    trackers = values.get("trainer.tracker")
+    if isinstance(trackers, list):
+        return trackers
     sections = ("trainer.tracker.", "trainer.wandb.")
-    found = [{key.removeprefix(name): values[key] for key in values if key.startswith(name)} for name in sections]
-    return [tracker for tracker in found if tracker]
+    candidates = [{key.removeprefix(name): values[key] for key in values if key.startswith(name)} for name in sections]
+    return [tracker for tracker in candidates if tracker]
 
 
 def _read_model(values: Values, draft: DraftJob) -> dict[str, Any]:
@@ -330,7 +330,10 @@ def _read_model(values: Values, draft: DraftJob) -> dict[str, Any]:
         raise CommandError(f"model.type: {kind} cannot be converted. It must be one of: {', '.join(FAMILIES)}.")
     model_type, names, sizes = FAMILIES[kind]
     model = {**sizes, **{key.removeprefix("model."): value for key, value in values.items()}}
-    config = {"model_type": model_type, **{theirs: model[ours] for ours, theirs in names.items() if ours in model}}
+    config = {
+        "model_type": model_type,
+        **{config_key: model[levanter_key] for levanter_key, config_key in names.items() if levanter_key in model},
+    }
     config |= _read_rope({key.removeprefix("rope."): value for key, value in model.items() if key.startswith("rope.")})
     config["vocab_size"] = _find_vocabulary(values.get("data.tokenizer", "gpt2"), draft)
     draft.set("training.sequenceLength", model["seq_len"])
@@ -350,7 +353,7 @@ def _read_rope(rope: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _find_vocabulary(tokenizer: str, draft: DraftJob) -> int:
-    """Return the size of a tokenizer's vocabulary, and ask for it if it is unknown."""
+    """Return the size of a tokenizer's vocabulary, with a placeholder if it is unknown."""
     size = next((size for name, size in VOCABULARIES.items() if str(tokenizer).startswith(name)), None)
     if size is None:
         draft.fill_in["model.vocabSize"] = f"the number of token ids of {tokenizer}."

@@ -7,12 +7,12 @@ from trainingjob_api.presets.merge import merge_preset
 from trainingjob_api.presets.registry import PRESETS
 from trainingjob_operator.cli.convert.draft_job import DraftJob
 from trainingjob_operator.cli.convert.maxtext_model import read_model
-from trainingjob_operator.cli.convert.source_rows import Left, Part, Table, Values
+from trainingjob_operator.cli.convert.source_rows import Omit, Part, Table, Values
 
 STUDENT, TEACHER = "student_overrides", "teacher_overrides"
 """Keys that hold the values of one model."""
 OPTIONS = {"distill_alpha": "weight", "distill_temperature": "temperature"}
-"""Options of MaxText, and ours; each has an end and a schedule too."""
+"""Options of MaxText, and those of `objective.distill`; each has an end and a schedule too."""
 DEFAULTS = {
     "distill_alpha": 0.5,
     "distill_temperature": 1.0,
@@ -37,11 +37,11 @@ ROWS: Table = {
     **dict.fromkeys((STUDENT, TEACHER), Part()),
     **{f"{option}{part}": Part() for option in OPTIONS for part in ("", "_end", "_schedule")},
     **dict.fromkeys(FEATURES, Part()),
-    "offline_data_dir": Left("the teacher runs in the job: its logits are not read from files", off=(None, "")),
-    "distill_*_map": Left(INITIALIZATION, off=(None, {})),
-    "student_params_to_update": Left("`optimizer.trainable` has patterns of the tensors to train", off=(None, [])),
-    "learn_to_init_mode": Left(INITIALIZATION, off=(False,)),
-    "lti_*": Left(INITIALIZATION, off=(False, None, {})),
+    "offline_data_dir": Omit("the teacher runs in the job: its logits are not read from files", off=(None, "")),
+    "distill_*_map": Omit(INITIALIZATION, off=(None, {})),
+    "student_params_to_update": Omit("`optimizer.trainable` has patterns of the tensors to train", off=(None, [])),
+    "learn_to_init_mode": Omit(INITIALIZATION, off=(False,)),
+    "lti_*": Omit(INITIALIZATION, off=(False, None, {})),
 }
 
 
@@ -58,27 +58,27 @@ def read_distillation(values: Values, draft: DraftJob) -> None:
     """
     teacher = _take(values, TEACHER)
     if not teacher:
-        mixing = {f"{option}{part}" for option in OPTIONS for part in ("", "_end", "_schedule")}
-        for key in sorted(values.keys() & {*mixing, *FEATURES}):
+        schedule_keys = {f"{option}{part}" for option in OPTIONS for part in ("", "_end", "_schedule")}
+        for key in sorted(values.keys() & {*schedule_keys, *FEATURES}):
             if values[key] not in (None, [], CONSTANT, DEFAULTS.get(key)):
-                draft.leave(key, values[key], NO_TEACHER)
+                draft.omit(key, values[key], NO_TEACHER)
         return
     options: dict[str, Any] = {"teacher": {"model": read_model(dict(values) | teacher)}}
-    for theirs, ours in OPTIONS.items():
-        options[ours] = values.get(theirs, DEFAULTS[theirs])
-        options |= _read_schedule(values, theirs, f"{ours}Schedule")
+    for maxtext_key, option in OPTIONS.items():
+        options[option] = values.get(maxtext_key, DEFAULTS[maxtext_key])
+        options |= _read_schedule(values, maxtext_key, f"{option}Schedule")
     if values.get("distill_beta"):
         options["features"] = _read_features(values, (read_model(take_student(values)), options["teacher"]["model"]))
     draft.set("objective", {"type": "distill", "distill": options})
     path = teacher.get("load_parameters_path") or teacher.get("load_full_state_path")
-    known = f" The source has `{path}`." if path else ""
-    draft.ask(SOURCE, WEIGHTS, f"the weights of the teacher in the pods.{known}")
+    source_note = f" The source has `{path}`." if path else ""
+    draft.set_placeholder(SOURCE, WEIGHTS, f"the weights of the teacher in the pods.{source_note}")
 
 
-def _read_schedule(values: Values, theirs: str, ours: str) -> dict[str, Any]:
+def _read_schedule(values: Values, maxtext_key: str, field: str) -> dict[str, Any]:
     """Return the schedule of an option; none if it is constant."""
-    schedule, end = values.get(f"{theirs}_schedule", CONSTANT), values.get(f"{theirs}_end")
-    return {ours: {"end": end, "shape": schedule}} if schedule != CONSTANT and end is not None else {}
+    schedule, end = values.get(f"{maxtext_key}_schedule", CONSTANT), values.get(f"{maxtext_key}_end")
+    return {field: {"end": end, "shape": schedule}} if schedule != CONSTANT and end is not None else {}
 
 
 def _read_features(values: Values, models: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -98,5 +98,5 @@ def _count_layers(model: dict[str, Any]) -> int:
 
 def _take(values: Values, key: str) -> dict[str, Any]:
     """Return the values of one model; none if the key holds no object."""
-    found = values.get(key)
-    return dict(found) if isinstance(found, dict) else {}
+    section = values.get(key)
+    return dict(section) if isinstance(section, dict) else {}

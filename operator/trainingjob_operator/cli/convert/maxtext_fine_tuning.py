@@ -7,7 +7,7 @@ from trainingjob_operator.cli.convert.draft_job import DraftJob
 from trainingjob_operator.cli.convert.source_rows import Part, Table, Values
 
 PREFERENCES = {"beta": "dpo_beta", "labelSmoothing": "dpo_label_smoothing"}
-"""Options of `objective.dpo`, and what MaxText calls them."""
+"""Options of `objective.dpo`, and their names in MaxText."""
 ROWS: Table = dict.fromkeys(
     (
         "use_sft",
@@ -21,7 +21,7 @@ ROWS: Table = dict.fromkeys(
 )
 RECORDS = {"name": "chat", "format": "jsonl", "path": "/data/train"}
 TOKENIZER = {"type": "huggingFace", "path": "/data/model"}
-ASK_RECORDS = "the path and the format of your records in the pods."
+RECORDS_HINT = "the path and the format of your records in the pods."
 TEMPLATE = {"path": "/data/chat_template.jinja"}
 WEIGHTS = {"huggingFace": {"path": "/data/model"}}
 """Paths in the pods that users must replace."""
@@ -34,27 +34,29 @@ def read_fine_tuning(values: Values, draft: DraftJob) -> None:
         _read_preferences(values, draft)
     elif not values.get("use_sft"):
         if template:
-            draft.leave("chat_template_path", template, "only conversations have a chat template")
+            draft.omit("chat_template_path", template, "only conversations have a chat template")
         if columns := values.get("train_data_columns"):
-            draft.leave("train_data_columns", columns, "`data.train[].column` names the field of a record")
+            draft.omit("train_data_columns", columns, "`data.train[].column` names the field of a record")
         return
     else:
         loss_on = "assistant" if values.get("sft_train_on_completion_only") else "all"
         draft.set("objective", {"type": "sft", "sft": {"lossOn": loss_on}})
-        draft.ask("data.train", [RECORDS | _name_fields(values)], ASK_RECORDS)
+        draft.set_placeholder("data.train", [RECORDS | _name_fields(values)], RECORDS_HINT)
     if draft.get("tokenizer") is None and (tokenizer := tokenizer_in(values.get("tokenizer_path"), draft)):
         draft.set("tokenizer", tokenizer)
-    draft.ask("tokenizer", dict(TOKENIZER), "the folder of the model in the pods, with tokenizer and chat template.")
-    if in_bucket := template_in(template):
-        draft.set("tokenizer.chatTemplate", in_bucket)
+    draft.set_placeholder(
+        "tokenizer", dict(TOKENIZER), "the folder of the model in the pods, with tokenizer and chat template."
+    )
+    if bucket_template := template_in(template):
+        draft.set("tokenizer.chatTemplate", bucket_template)
     elif template:
-        text = f"the chat template in the pods. The source has `chat_template_path: {template}`."
-        draft.ask("tokenizer.chatTemplate", dict(TEMPLATE), text)
+        hint = f"the chat template in the pods. The source has `chat_template_path: {template}`."
+        draft.set_placeholder("tokenizer.chatTemplate", dict(TEMPLATE), hint)
 
 
 def _read_preferences(values: Values, draft: DraftJob) -> None:
     """Set the objective, the pairs of answers, and the weights of the reference."""
-    options = {ours: values[theirs] for ours, theirs in PREFERENCES.items() if theirs in values}
+    options = {option: values[maxtext_key] for option, maxtext_key in PREFERENCES.items() if maxtext_key in values}
     draft.set("objective", {"type": "dpo", **({"dpo": options} if options else {})})
     match values.get("train_data_columns"):
         case [str(prompt), str(chosen), str(rejected)]:
@@ -63,8 +65,10 @@ def _read_preferences(values: Values, draft: DraftJob) -> None:
             fields = {"chosen": chosen, "rejected": rejected}
         case _:
             fields = {"chosen": "chosen", "rejected": "rejected"}
-    draft.ask("data.train", [RECORDS | fields], ASK_RECORDS)
-    draft.ask("checkpoint.initializeFrom", WEIGHTS, "the weights of the fine-tuned model, which are the reference.")
+    draft.set_placeholder("data.train", [RECORDS | fields], RECORDS_HINT)
+    draft.set_placeholder(
+        "checkpoint.initializeFrom", WEIGHTS, "the weights of the fine-tuned model, which are the reference."
+    )
 
 
 def _name_fields(values: Values) -> dict[str, Any]:

@@ -55,7 +55,7 @@ KEYS: Mapping[str, str] = {
     "norm_topk_prob": "experts.normalizeWeights",
     "load_balance_loss_weight": "experts.balance.lossWeight",
 }
-"""Fields of the model section whose value a key has as it is."""
+"""Keys whose value is copied, and their fields in the model section."""
 OFF = (None, "None", "", 0, -1, False)
 """Values by which a key of `KEYS` switches its option off."""
 
@@ -147,9 +147,9 @@ def read_model(values: Values) -> Section:
     name = values.get("model_name", "default")
     if name in UNSUPPORTED:
         raise CommandError(f"model_name: {name} cannot be converted. Missing: {UNSUPPORTED[name]}.")
-    for key, (is_missing, what) in MISSING.items():
+    for key, (is_missing, feature) in MISSING.items():
         if key in values and is_missing(values[key]):
-            raise CommandError(f"{key}: {values[key]} cannot be converted. Missing: {what}.")
+            raise CommandError(f"{key}: {values[key]} cannot be converted. Missing: {feature}.")
     if name in PRESETS:
         return _read_overrides(values, PRESETS[name])
     if name != "default" and "base_emb_dim" not in values:
@@ -188,8 +188,8 @@ def _read_block(values: Values) -> Section:
     if values["num_experts"] == 1:
         section.pop("experts", None)
     _read_keys(values, section)
-    for finish in (_set_mlp, _set_norms, _set_positions, _set_latent_attention, _set_layers, _set_experts):
-        finish(section, values, block)
+    for set_fields in (_set_mlp, _set_norms, _set_positions, _set_latent_attention, _set_layers, _set_experts):
+        set_fields(section, values, block)
     if block.startswith("gemma"):
         _set_gemma(section, values, block)
     return section

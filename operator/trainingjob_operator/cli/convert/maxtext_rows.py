@@ -1,14 +1,14 @@
-"""Keys of MaxText's config and what they are in a job, one row a key."""
+"""Table of MaxText's config keys: one row per key, with its field in a job."""
 
 from typing import Any
 
 from trainingjob_operator.cli.convert.bucket_paths import checkpoints_in, text_in, tokenizer_in
 from trainingjob_operator.cli.convert.draft_job import (
-    ASK_CHECKPOINTS,
-    ASK_TEXT,
-    ASK_TOKENIZER,
+    CHECKPOINTS_HINT,
     TEXT_FILES,
+    TEXT_HINT,
     TOKENIZER,
+    TOKENIZER_HINT,
     DraftJob,
 )
 from trainingjob_operator.cli.convert.maxtext_distillation import ROWS as DISTILLATION
@@ -19,23 +19,23 @@ from trainingjob_operator.cli.convert.maxtext_model import BESIDE_PRESET, COMBIN
 from trainingjob_operator.cli.convert.maxtext_others import OTHERS
 from trainingjob_operator.cli.convert.optimizer_objects import move_hyperparameters, set_decay_of_muon
 from trainingjob_operator.cli.convert.source_rows import (
-    Ask,
     Copy,
-    Left,
+    FillIn,
     NoCounterpartError,
+    Omit,
     Part,
     Table,
     Values,
     apply_rows,
-    ask_for_wandb,
-    one_of,
+    lookup,
     read_epochs,
+    set_wandb,
     to_share,
 )
 
 FLOATS = {"float32": "float32", "bfloat16": "bfloat16"}
 EXCLUDED = {"norm": "norm", "bias": "bias", "embedding": "embed"}
-"""Kinds of tensors without weight decay, and the words in the patterns of their names."""
+"""Kinds of tensors without weight decay, and the parts of their names by which patterns select them."""
 DEFAULTS: Values = {
     "steps": 150_001, "max_target_length": 2048, "learning_rate": 3e-5, "warmup_steps_fraction": 0.1, "adamw_mask": [],
     "checkpoint_period": 10_000, "remat_policy": "full", "log_period": 100,
@@ -59,14 +59,14 @@ REMAT: dict[str, dict[str, Any]] = {
         "remat": "custom", "offload": [*_PROJECTIONS, "attentionProjection", "mlpGate", "mlpUp", "mlpOutput"]
     },
 }  # fmt: skip
-"""Policies of MaxText, and what `memory` says of them."""
+"""Policies of MaxText, and the fields of `memory` with the same effect."""
 OPTIMIZER_OFFLOAD = "optimizer_memory_host_offload"
 CUSTOM_REMAT = {
     "decoder_layer_input": "layerInput", "query_proj": "query", "key_proj": "key", "value_proj": "value",
     "context": "attentionOutput", "out_proj": "attentionProjection", "mlpwi_0": "mlpGate", "mlpwi_1": "mlpUp",
     "mlpwo": "mlpOutput",
 }  # fmt: skip
-"""Activations of MaxText's policy `custom`, and our names."""
+"""Activations of MaxText's policy `custom`, and their names in a job."""
 EXCHANGES = {"all_gather": "gather", "ring": "ring"}
 MATMULS = {name: name for name in ("default", "high", "highest")} | {"bfloat16": "default", "float32": "highest"}
 PACKING = {
@@ -106,8 +106,8 @@ def _to_steps(value: Any) -> int:
 
 def _to_excluded(mask: Any) -> list[str]:
     """Return the kinds of tensors that the patterns of names exclude from weight decay."""
-    kinds = {kind: any(word in pattern for pattern in mask) for kind, word in EXCLUDED.items()}
-    if any(not any(word in pattern for word in EXCLUDED.values()) for pattern in mask if "ln" not in pattern):
+    kinds = {kind: any(substring in pattern for pattern in mask) for kind, substring in EXCLUDED.items()}
+    if any(not any(substring in pattern for substring in EXCLUDED.values()) for pattern in mask if "ln" not in pattern):
         raise NoCounterpartError("`optimizer.weightDecay.exclude` names kinds of tensors")
     return [kind for kind, is_excluded in kinds.items() if is_excluded]
 
@@ -119,137 +119,137 @@ TRAINING: Table = {
     "per_device_batch_size": Part(),
     "gradient_accumulation_steps": Part(),
     "init_weights_seed": Copy("training.seed"),
-    "data_shuffle_seed": Left("`training.seed` is the seed of the parameters and of the data order", off=(0,)),
+    "data_shuffle_seed": Omit("`training.seed` is the seed of the parameters and of the data order", off=(0,)),
     "learning_rate": Copy("optimizer.learningRate", float),
-    "opt_type": Copy("optimizer.type", one_of(OPTIMIZERS, "it is none of the optimizers of `optimizer.type`")),
+    "opt_type": Copy("optimizer.type", lookup(OPTIMIZERS, "it is none of the optimizers of `optimizer.type`")),
     "adam_b1": Copy("optimizer.adamw.beta1"),
     "adam_b2": Copy("optimizer.adamw.beta2"),
     "adam_eps": Copy("optimizer.adamw.epsilon"),
     "adam_eps_root": Copy("optimizer.adamw.epsilonRoot", off=(0, 0.0)),
     "adam_weight_decay": Copy("optimizer.weightDecay.rate"),
     "adamw_mask": Copy("optimizer.weightDecay.exclude", _to_excluded),
-    "mu_dtype": Copy("precision.moments", one_of(FLOATS, FORMAT), off=("", "float32")),
+    "mu_dtype": Copy("precision.moments", lookup(FLOATS, FORMAT), off=("", "float32")),
     "gradient_clipping_threshold": Copy("optimizer.clipNorm"),
-    "lr_schedule_type": Copy("schedule.type", one_of(SCHEDULES, "it is none of the shapes of `schedule.type`")),
+    "lr_schedule_type": Copy("schedule.type", lookup(SCHEDULES, "it is none of the shapes of `schedule.type`")),
     "warmup_steps_fraction": Copy("schedule.warmup", to_share),
     "learning_rate_final_fraction": Copy("schedule.finalFraction"),
     "cosine_learning_rate_final_fraction": Copy("schedule.finalFraction"),
     "learning_rate_schedule_steps": Copy("schedule.steps", off=(-1,)),
     "wsd_decay_steps_fraction": Part(),
     "wsd_decay_style": Part(),
-    "dtype": Copy("precision.compute", one_of(FLOATS, FORMAT)),
-    "weight_dtype": Copy("precision.params", one_of(FLOATS, FORMAT)),
-    "grad_dtype": Copy("precision.gradients", one_of(FLOATS, FORMAT), off=("float32",)),
-    "quantization": Copy("precision.quantization.type", one_of(QUANTIZED_TYPES, QUANTIZED), off=("",)),
-    "matmul_precision": Copy("precision.matmul", one_of(MATMULS, FORMAT), off=("default", "bfloat16")),
+    "dtype": Copy("precision.compute", lookup(FLOATS, FORMAT)),
+    "weight_dtype": Copy("precision.params", lookup(FLOATS, FORMAT)),
+    "grad_dtype": Copy("precision.gradients", lookup(FLOATS, FORMAT), off=("float32",)),
+    "quantization": Copy("precision.quantization.type", lookup(QUANTIZED_TYPES, QUANTIZED), off=("",)),
+    "matmul_precision": Copy("precision.matmul", lookup(MATMULS, FORMAT), off=("default", "bfloat16")),
     "num_vocab_tiling": Copy("memory.lossChunks", off=(1,)),
     **dict.fromkeys(("remat_policy", *CUSTOM_REMAT, OPTIMIZER_OFFLOAD), Part()),
     **dict.fromkeys(
         ("indexer_cutoff_threshold", "*mlpwi*", "*mlpwo", "*_proj", "mla_q", "mla_kv", "attention_out", "engram"),
-        Left("`memory.save` has no activation of this name", off=("remat",)),
+        Omit("`memory.save` has no activation of this name", off=("remat",)),
     ),
     "muon_beta": Copy("optimizer.muon.momentum"),
     "muon_consistent_rms": Copy("optimizer.muon.rmsScale", off=(None, "None", "")),
     "muon_weight_decay": Part(),
-    "enable_rampup_batch_size": Left(BATCH, off=(False,)),
-    **dict.fromkeys(("per_device_batch_size_*", "global_rampup_samples"), Left(BATCH)),
+    "enable_rampup_batch_size": Omit(BATCH, off=(False,)),
+    **dict.fromkeys(("per_device_batch_size_*", "global_rampup_samples"), Omit(BATCH)),
     "shard_optimizer_over_data": Copy("parallelism.shardOptimizerOverData", bool, off=(False,)),
     "num_pipeline_microbatches": Copy("parallelism.pipeline.microbatches", off=(-1,)),
     "num_pipeline_repeats": Part(),
     "context_parallel_strategy": Copy(
-        "parallelism.context.exchange", one_of(EXCHANGES, "it is none of the ways of `parallelism.context.exchange`"),
+        "parallelism.context.exchange", lookup(EXCHANGES, "it is none of the ways of `parallelism.context.exchange`"),
         off=("all_gather",),
     ),
-    "context_parallel_load_balance": Left("a ring balances the causal halves, and a gather needs none", off=(True,)),
-    "skip_step_on_spikes": Left("`protection` has the limits of losses and gradients", off=(False,)),
-    "skip_step_*": Left("`protection` has the limits of losses and gradients"),
+    "context_parallel_load_balance": Omit("a ring balances the causal halves, and a gather needs none", off=(True,)),
+    "skip_step_on_spikes": Omit("`protection` has the limits of losses and gradients", off=(False,)),
+    "skip_step_*": Omit("`protection` has the limits of losses and gradients"),
 }  # fmt: skip
 AXES = {
     "data": "data", "pipeline": "stage", "fsdp": "fsdp", "expert": "expert", "context": "context", "tensor": "tensor",
 }  # fmt: skip
 PARALLELISM: Table = {
     **{
-        f"{network}_{theirs}_parallelism": Copy(f"parallelism.{network}.{ours}")
+        f"{network}_{maxtext_axis}_parallelism": Copy(f"parallelism.{network}.{axis}")
         for network in ("ici", "dcn")
-        for theirs, ours in AXES.items()
+        for maxtext_axis, axis in AXES.items()
     },
-    "ici_*_parallelism": Left("no mesh axis has this meaning", off=(1,)),
-    "dcn_*_parallelism": Left("no mesh axis has this meaning", off=(1,)),
+    "ici_*_parallelism": Omit("no mesh axis has this meaning", off=(1,)),
+    "dcn_*_parallelism": Omit("no mesh axis has this meaning", off=(1,)),
     **dict.fromkeys(
         ("mesh_axes", "*logical_axis_rules*", "data_sharding", "input_data_sharding_logical_axes", "*context_sharding",
          "custom_mesh*", "shard_mode", "sharding_tolerance", "sharding_strategy", "allow_split_physical_axes",
          "optimize_mesh_for_tpu_v6e", "use_2d_fsdp_sharding", "shard_exp_on_fsdp"),
-        Left(SHARDING),
+        Omit(SHARDING),
     ),
 }  # fmt: skip
 DATA: Table = {
-    "dataset_type": Left("`data.train` names files by path or data set, and their format"),
+    "dataset_type": Omit("`data.train` names files by path or data set, and their format"),
     **{
-        key: Ask("data.train", TEXT_FILES, ASK_TEXT, text_in)
+        key: FillIn("data.train", TEXT_FILES, TEXT_HINT, text_in)
         for key in ("dataset_path", "hf_path", "hf_train_files", "grain_train_files", "dataset_name")
     },
-    "hf_*": Left("`data.train` names files in the pods by path and format", off=("",)),
-    "eval_dataset_name": Left("`evaluation` names held-out text in the pods by path and format"),
-    "*_split": Left("`data.train` and `evaluation` name files by path"),
-    "grain_*": Left(INPUT, off=("",)),
-    "tokenizer_path": Ask("tokenizer", TOKENIZER, ASK_TOKENIZER, tokenizer_in),
-    "tokenizer_type": Left("`tokenizer.type` names the kind of file: `tokenizers`, `sentencePiece` or `huggingFace`"),
-    "add_bos": Left("`tokenizer.beginOfDocument` names the token that begins a document", off=(False,)),
-    "add_eos": Left("`tokenizer.endOfDocument` names the token that ends a document"),
-    "packing": Copy("data.packing", one_of({"True": {"type": "bestFit"}}, "documents are packed into sequences")),
-    "grain_packing_type": Copy("data.packing", one_of(PACKING, INPUT)),
-    "*_data_columns": Left("`evaluation[].column` or `messages` names the field of a record"),
+    "hf_*": Omit("`data.train` names files in the pods by path and format", off=("",)),
+    "eval_dataset_name": Omit("`evaluation` names held-out text in the pods by path and format"),
+    "*_split": Omit("`data.train` and `evaluation` name files by path"),
+    "grain_*": Omit(INPUT, off=("",)),
+    "tokenizer_path": FillIn("tokenizer", TOKENIZER, TOKENIZER_HINT, tokenizer_in),
+    "tokenizer_type": Omit("`tokenizer.type` names the kind of file: `tokenizers`, `sentencePiece` or `huggingFace`"),
+    "add_bos": Omit("`tokenizer.beginOfDocument` names the token that begins a document", off=(False,)),
+    "add_eos": Omit("`tokenizer.endOfDocument` names the token that ends a document"),
+    "packing": Copy("data.packing", lookup({"True": {"type": "bestFit"}}, "documents are packed into sequences")),
+    "grain_packing_type": Copy("data.packing", lookup(PACKING, INPUT)),
+    "*_data_columns": Omit("`evaluation[].column` or `messages` names the field of a record"),
     "num_epoch": Part(),
     "enable_data_shuffling": Copy("data.shuffle", off=(True,)),
     **dict.fromkeys(
         ("expansion_factor_real_data", "generate_padding_batch_*", "reuse_example_batch", "max_corpus_chars",
          "colocated_python_data_input", "olmo_*", "max_segments_per_seq", "tokenize_*", "use_truncation"),
-        Left(INPUT),
+        Omit(INPUT),
     ),
 }  # fmt: skip
 CHECKPOINTS: Table = {
-    "base_output_directory": Ask("checkpoint.uri", "/runs/run", ASK_CHECKPOINTS, checkpoints_in),
+    "base_output_directory": FillIn("checkpoint.uri", "/runs/run", CHECKPOINTS_HINT, checkpoints_in),
     "checkpoint_period": Copy("checkpoint.save.everySteps"),
     "max_num_checkpoints_to_keep": Copy("checkpoint.keep.last", off=(None, "None")),
-    "enable_checkpointing": Left("checkpoints are always on", off=(True,)),
-    "enable_single_replica_ckpt_restoring": Left("`checkpoint.restore.broadcastFrom` does it", off=(False,)),
+    "enable_checkpointing": Omit("checkpoints are always on", off=(True,)),
+    "enable_single_replica_ckpt_restoring": Omit("`checkpoint.restore.broadcastFrom` does it", off=(False,)),
     **dict.fromkeys(
         ("load_parameters_path", "load_full_state_path", "lora_input_adapters_path", "hf_lora_adapter_path",
          "checkpoint_conversion_fn", "source_checkpoint_layout"),
-        Left(INITIALIZE, off=("", "none", "orbax")),
+        Omit(INITIALIZE, off=("", "none", "orbax")),
     ),
     **dict.fromkeys(
         ("checkpoint_storage_*", "checkpoint_todelete_*", "enable_orbax_v1", "async_checkpointing",
          "save_checkpoint_on_*", "enable_continuous_checkpointing", "enable_autocheckpoint", "force_unroll",
          "enable_emergency_checkpoint", "enable_multi_tier_checkpointing", "multi_tier_*", "mtc_*",
          "local_checkpoint_*", "use_replicator_service", "colocated_python_checkpointing"),
-        Left(STORAGE),
+        Omit(STORAGE),
     ),
 }  # fmt: skip
 REPORTS: Table = {
     "log_period": Copy("metrics.everySteps"),
     "enable_tensorboard": Copy("metrics.tensorboard"),
-    "eval_interval": Left("`evaluation` has held-out text, and the steps between two evaluations", off=(-1,)),
-    "eval_*": Left("`evaluation` has held-out text, and the steps between two evaluations", off=(-1, 0, 0.0)),
-    "target_eval_loss": Left("`training.stopAtLoss` names the evaluation whose loss ends training", off=(0, 0.0)),
+    "eval_interval": Omit("`evaluation` has held-out text, and the steps between two evaluations", off=(-1,)),
+    "eval_*": Omit("`evaluation` has held-out text, and the steps between two evaluations", off=(-1, 0, 0.0)),
+    "target_eval_loss": Omit("`training.stopAtLoss` names the evaluation whose loss ends training", off=(0, 0.0)),
     "enable_wandb": Part(),
     "wandb_*": Part(),
-    "abort_on_*": Left("`protection` decides about losses that are not finite", off=(True,)),
+    "abort_on_*": Omit("`protection` decides about losses that are not finite", off=(True,)),
     **dict.fromkeys(
         ("metrics_file", "gcs_metrics", "save_config_to_gcs", "log_config"),
-        Left("metrics are below `checkpoint.uri`, and the status has the plan"),
+        Omit("metrics are below `checkpoint.uri`, and the status has the plan"),
     ),
     **dict.fromkeys(
         ("*goodput*", "*vertex_tensorboard*", "managed_mldiagnostics*", "*_gcp_*", "heartbeat_reporting_*",
          "*step_time_deviation", "step_deviation_*", "write_estimator_result"),
-        Left(CLOUD),
+        Omit(CLOUD),
     ),
     **dict.fromkeys(
         ("dcn_bandwidth_*", "profiler*", "profile_*", "skip_first_n_steps_for_profiler", "*_profiler_*", "dump_*",
          "tpu_num_*", "enable_tpu_profiling_options", "xprof_*", "*stack_trace*", "max_checkify",
          "jax_debug_log_modules", "constant_bound_config", "record_internal_nn_metrics", "enable_jax_profiler",
          "jax_profiler_port"),
-        Left(DEBUG),
+        Omit(DEBUG),
     ),
 }  # fmt: skip
 TABLE: Table = {
@@ -284,7 +284,7 @@ def read_maxtext(values: Values, draft: DraftJob) -> None:
     _read_optimizer(values, draft)
     if draft.get("model.preset"):
         for key in (key for key in values if key in COMBINED and key not in BESIDE_PRESET):
-            draft.leave(key, values[key], "the preset has it: change `model` beside `preset`")
+            draft.omit(key, values[key], "the preset has it: change `model` beside `preset`")
     _read_remat({**DEFAULTS, **values}, draft)
     if int(values.get("num_pipeline_repeats", 1)) > 1:
         draft.set("parallelism.pipeline.schedule", "circular")
@@ -297,9 +297,9 @@ def read_maxtext(values: Values, draft: DraftJob) -> None:
         decay = {"decay": to_share(values.get("wsd_decay_steps_fraction", 0.1))}
         draft.set("schedule.wsd", {**decay, "shape": values.get("wsd_decay_style", "linear")})
     if values.get("enable_wandb"):
-        ask_for_wandb(draft, values.get("wandb_project_name", "maxtext"), name=values.get("wandb_run_name"))
-    steps = values.get("gradient_accumulation_steps", 1)
-    draft.sequences_per_device = float(values.get("per_device_batch_size", 12.0)) * max(steps, 1)
+        set_wandb(draft, values.get("wandb_project_name", "maxtext"), name=values.get("wandb_run_name"))
+    accumulation_steps = values.get("gradient_accumulation_steps", 1)
+    draft.sequences_per_device = float(values.get("per_device_batch_size", 12.0)) * max(accumulation_steps, 1)
 
 
 def _read_optimizer(values: Values, draft: DraftJob) -> None:
@@ -313,21 +313,21 @@ def _read_optimizer(values: Values, draft: DraftJob) -> None:
 
 
 def _read_remat(values: Values, draft: DraftJob) -> None:
-    """Set what the backward pass computes again, and leave out a policy that `memory` does not have."""
+    """Set rematerialization and offload, and omit a policy that `memory` does not have."""
     policy = values["remat_policy"]
-    places = {ours: values.get(theirs) for theirs, ours in CUSTOM_REMAT.items()}
+    locations = {activation: values.get(maxtext_key) for maxtext_key, activation in CUSTOM_REMAT.items()}
     custom = {
-        field: [ours for ours, place in places.items() if place == wanted]
-        for field, wanted in (("save", "device"), ("offload", "offload"))
+        field: [activation for activation, location in locations.items() if location == expected]
+        for field, expected in (("save", "device"), ("offload", "offload"))
     }
     # A layer always saves its input, if not on the host.
-    custom["save"] = [ours for ours in custom["save"] if ours != "layerInput"]
-    found = REMAT.get(policy)
+    custom["save"] = [activation for activation in custom["save"] if activation != "layerInput"]
+    memory = REMAT.get(policy)
     if policy == "custom":
-        found = {"remat": "custom", **custom} if any(custom.values()) else REMAT["full"]
-    if found is None:
-        draft.leave("remat_policy", policy, "it is none of the policies of `memory.remat`")
-    for field, value in (found or {}).items():
+        memory = {"remat": "custom", **custom} if any(custom.values()) else REMAT["full"]
+    if memory is None:
+        draft.omit("remat_policy", policy, "it is none of the policies of `memory.remat`")
+    for field, value in (memory or {}).items():
         if value:
             draft.set(f"memory.{field}", value)
     if values.get(OPTIMIZER_OFFLOAD) and draft.get("optimizer.type") != "sgd":  # that of MaxText has no state

@@ -17,15 +17,15 @@ def move_hyperparameters(draft: DraftJob) -> None:
         section.pop("muon", None)
     if kind == "adamw" or "adamw" not in section:
         return
-    given = section.pop("adamw")
+    hyperparameters = section.pop("adamw")
     if kind == "muon":
-        draft.set("optimizer.muon.adamw", given)
-    elif moved := {name: given[name] for name in HYPERPARAMETERS[kind] if name in given}:
-        draft.set(f"optimizer.{kind}", moved)
+        draft.set("optimizer.muon.adamw", hyperparameters)
+    elif supported := {name: hyperparameters[name] for name in HYPERPARAMETERS[kind] if name in hyperparameters}:
+        draft.set(f"optimizer.{kind}", supported)
 
 
 def set_decay_of_muon(draft: DraftJob, rate: Any, other_key: str, other_rate: Any) -> None:
     """Set the weight decay of a job with Muon: `rate` is that of matrices, `other_rate` that of other tensors."""
     draft.set("optimizer.weightDecay.rate", rate)
     if other_rate != rate:
-        draft.leave(other_key, other_rate, ONE_RATE)
+        draft.omit(other_key, other_rate, ONE_RATE)

@@ -1,4 +1,4 @@
-"""What no config of another program holds: slices and storage, with values that are valid until users replace them."""
+"""Placeholders for fields that no other program's config has: slices and storage. They are valid until replaced."""
 
 import json
 import math
@@ -9,11 +9,11 @@ from trainingjob_api.parse.parser import parse_spec
 from trainingjob_api.problem import Problem
 from trainingjob_operator.cli.convert.commented_yaml import as_manifest
 from trainingjob_operator.cli.convert.draft_job import (
-    ASK_CHECKPOINTS,
-    ASK_TEXT,
-    ASK_TOKENIZER,
+    CHECKPOINTS_HINT,
     TEXT_FILES,
+    TEXT_HINT,
     TOKENIZER,
+    TOKENIZER_HINT,
     DraftJob,
 )
 from trainingjob_operator.core.catalog import Catalog
@@ -33,21 +33,22 @@ NO_SLICES = f"your accelerator, topology and number of slices. No {ACCELERATOR} 
 
 
 def fill_in(draft: DraftJob, catalog: Catalog) -> list[Problem]:
-    """Complete a job, and return the problems that are left; none: it is valid."""
+    """Complete a job, and return the remaining problems. Empty: it is valid."""
     if draft.get("training.epochs") is None:
-        draft.ask("training.steps", 1000, "the number of optimizer steps.")
-    draft.ask("training.sequenceLength", DEFAULT_LENGTH, "the number of tokens in a sequence.")
-    draft.ask("optimizer.learningRate", 0.0003, "the peak learning rate.")
-    draft.ask("data.train", TEXT_FILES, ASK_TEXT)
-    draft.ask("tokenizer", TOKENIZER, ASK_TOKENIZER)
-    draft.ask("checkpoint.uri", f"/runs/{draft.name}", ASK_CHECKPOINTS)
+        draft.set_placeholder("training.steps", 1000, "the number of optimizer steps.")
+    draft.set_placeholder("training.sequenceLength", DEFAULT_LENGTH, "the number of tokens in a sequence.")
+    draft.set_placeholder("optimizer.learningRate", 0.0003, "the peak learning rate.")
+    draft.set_placeholder("data.train", TEXT_FILES, TEXT_HINT)
+    draft.set_placeholder("tokenizer", TOKENIZER, TOKENIZER_HINT)
+    draft.set_placeholder("checkpoint.uri", f"/runs/{draft.name}", CHECKPOINTS_HINT)
     volumes: list[dict[str, Any]] = [
         {"name": "data", "claimName": "data", "mountPath": "/data", "readOnly": True},
         {"name": "runs", "claimName": "runs", "mountPath": "/runs"},
     ]
-    written = json.dumps(draft.spec)
-    if used := [volume for volume in volumes if f'"{volume["mountPath"]}/' in written]:  # others are in buckets
-        draft.ask("runtime.volumes", used, "the claims that hold your text and the checkpoints.")
+    spec_json = json.dumps(draft.spec)
+    used_volumes = [volume for volume in volumes if f'"{volume["mountPath"]}/' in spec_json]  # others are in buckets
+    if used_volumes:
+        draft.set_placeholder("runtime.volumes", used_volumes, "the claims that hold your text and the checkpoints.")
     if draft.get("parallelism") is None:
         draft.set("parallelism.strategy", "auto")
     elif draft.get("memory.remat") is None:
@@ -84,10 +85,10 @@ def _exceeds_memory(spec: dict[str, Any], num_devices: int, catalog: Catalog) ->
 
 
 def _set_batch(draft: DraftJob, num_devices: int) -> None:
-    """Set the global batch size that the batch of a device makes on these slices."""
-    each = draft.sequences_per_device
-    draft.set("training.globalBatchSize", max(round((each or 1) * num_devices), 1))
-    text = "the number of sequences in an optimizer step, which does not depend on the number of devices."
-    if each:
-        text += f" The source has {each:g} for each device, which is this number on {num_devices} devices."
-    draft.fill_in["training.globalBatchSize"] = text
+    """Set the global batch size: the batch of a device times the devices of these slices."""
+    per_device = draft.sequences_per_device
+    draft.set("training.globalBatchSize", max(round((per_device or 1) * num_devices), 1))
+    hint = "the number of sequences in an optimizer step, which does not depend on the number of devices."
+    if per_device:
+        hint += f" The source has {per_device:g} for each device, which is this number on {num_devices} devices."
+    draft.fill_in["training.globalBatchSize"] = hint

@@ -25,11 +25,11 @@ def _copy(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Copy:
-    """A key whose value a field has too."""
+    """A key whose value is copied to a field."""
 
     path: str
     convert: Callable[[Any], Any] = _copy
-    """Returns our value. It raises `NoCounterpartError` for one that no field expresses."""
+    """Returns the value of the field. Raises `NoCounterpartError` if no field expresses the value."""
     off: tuple[Any, ...] = ()
     """Values by which the source switches the option off, as an omitted field does here."""
 
@@ -40,18 +40,18 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Ask:
+class FillIn:
     """A key that names what users must fill in, unless its value is a URI of a bucket."""
 
     path: str
     example: Any
     text: str
     in_bucket: Callable[[Any, DraftJob], Any] | None = None  # None: users fill it in
-    """Returns the value of the field for a source in a bucket; None: it is none, and users fill it in."""
+    """Returns the value of the field for a source in a bucket. None: users fill it in."""
 
 
 @dataclass(frozen=True)
-class Left:
+class Omit:
     """A key without a counterpart."""
 
     reason: str
@@ -59,40 +59,40 @@ class Left:
     """Values that need no mention, because the job behaves like that."""
 
 
-type Row = Copy | Part | Ask | Left
+type Row = Copy | Part | FillIn | Omit
 type Table = Mapping[str, Row]
 """Rows by key. A key with `*` stands for several."""
 
 
 def apply_rows(table: Table, values: Values, draft: DraftJob) -> None:
-    """Put all values of a source into a job, or among what is left out."""
+    """Copy all values of a source into a job, or list them as omissions."""
     for key, value in values.items():
         row = find_row(table, key)
         if isinstance(row, Copy) and value not in row.off:
             _copy_value(row, key, value, draft)
-        elif isinstance(row, Ask) and value not in (None, "", []) and not _use_uri(row, value, draft):
-            draft.ask(row.path, row.example, f"{row.text} The source has `{key}: {value}`.")
-        elif isinstance(row, Left) and value not in row.off:
-            draft.leave(key, value, row.reason)
+        elif isinstance(row, FillIn) and value not in (None, "", []) and not _use_uri(row, value, draft):
+            draft.set_placeholder(row.path, row.example, f"{row.text} The source has `{key}: {value}`.")
+        elif isinstance(row, Omit) and value not in row.off:
+            draft.omit(key, value, row.reason)
         elif row is None:
-            draft.leave(key, value, UNKNOWN)
+            draft.omit(key, value, UNKNOWN)
 
 
-def _use_uri(row: Ask, value: Any, draft: DraftJob) -> bool:
+def _use_uri(row: FillIn, value: Any, draft: DraftJob) -> bool:
     """Set the field of a row, if the value is in a bucket that a job can read; return whether it is set."""
-    found = row.in_bucket(value, draft) if row.in_bucket and draft.get(row.path) is None else None
-    if found is not None:
-        draft.set(row.path, found)
-    return found is not None
+    field_value = row.in_bucket(value, draft) if row.in_bucket and draft.get(row.path) is None else None
+    if field_value is not None:
+        draft.set(row.path, field_value)
+    return field_value is not None
 
 
 def _copy_value(row: Copy, key: str, value: Any, draft: DraftJob) -> None:
     try:
         draft.set(row.path, row.convert(value))
     except NoCounterpartError as error:
-        draft.leave(key, value, str(error))
+        draft.omit(key, value, str(error))
     except (TypeError, ValueError):
-        draft.leave(key, value, f"the value has another form than `{row.path}`")
+        draft.omit(key, value, f"the value has another form than `{row.path}`")
 
 
 def find_row(table: Table, key: str) -> Row | None:  # None: the table has no such key
@@ -101,8 +101,8 @@ def find_row(table: Table, key: str) -> Row | None:  # None: the table has no su
     return table.get(key) or next(patterns, None)
 
 
-def one_of(names: Mapping[str, Any], reason: str) -> Callable[[Any], Any]:
-    """Return a conversion by a table of names; another name has no counterpart."""
+def lookup(names: Mapping[str, Any], reason: str) -> Callable[[Any], Any]:
+    """Return a conversion that looks a name up in a table. Other names have no counterpart."""
 
     def convert(value: Any) -> Any:
         if str(value) not in names:
@@ -120,17 +120,19 @@ def name_repository(value: Any) -> str:
 
 
 def to_share(value: Any) -> str | int:
-    """Return a fraction of the steps as a share such as `1%`, and a number of steps as it is."""
+    """Return a fraction of the steps as a share such as `1%`, and a number of steps unchanged."""
     if isinstance(value, int) or value > 1:
         return int(value)
     return f"{value * 100:g}%"
 
 
-def ask_for_wandb(draft: DraftJob, project: str, **options: Any) -> None:
+def set_wandb(draft: DraftJob, project: str, **options: Any) -> None:
     """Send the metrics to Weights & Biases, with an API key that users must put into a Secret."""
     secret = {"secretKeyRef": {"name": "wandb", "key": "api-key"}}
-    given = {name: value for name, value in options.items() if value}
-    draft.ask("metrics.wandb", {"project": project, **given, "apiKey": secret}, "the Secret that holds the API key.")
+    present = {name: value for name, value in options.items() if value}
+    draft.set_placeholder(
+        "metrics.wandb", {"project": project, **present, "apiKey": secret}, "the Secret that holds the API key."
+    )
 
 
 def read_epochs(values: Values, key: str, steps_key: str, draft: DraftJob, *, default: int) -> None:
@@ -144,7 +146,7 @@ def read_epochs(values: Values, key: str, steps_key: str, draft: DraftJob, *, de
         return
     if steps_key in values:
         reason = f"`{steps_key}` ends training: write `training.epochs` instead if the epochs have fewer steps"
-        draft.leave(key, epochs, reason)
+        draft.omit(key, epochs, reason)
         return
     if draft.get("schedule.steps") is None:
         draft.set("schedule.steps", draft.get("training.steps"))
