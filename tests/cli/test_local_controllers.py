@@ -20,7 +20,7 @@ class Run:
     def __init__(self, folder: Path, away_seconds: float = 0.05) -> None:
         self.objects = Objects()
         self.controllers = Controllers(
-            JOB_UID, self.objects, self._start, notify=self._notice, away_seconds=away_seconds
+            JOB_UID, self.objects, self._start, notify=self._notice, host_return_seconds=away_seconds
         )
         self.most_running = 0
         self.tokens: list[str] = []

@@ -15,18 +15,18 @@ PROGRAM = (sys.executable, "-m", "trainingjob_trainer.checkpoint.delete_folder")
 def read_literals(job: Manifest) -> dict[str, str]:
     """Return the variables of a job's pods whose values are in the spec, such as the endpoint of a store."""
     variables = iter_items(job, "spec", "runtime", "env")
-    return {get_text(one, "name"): get_text(one, "value") for one in variables if "value" in one}
+    return {get_text(variable, "name"): get_text(variable, "value") for variable in variables if "value" in variable}
 
 
 def delete_bucket_folder(uri: str, uid: str, variables: Mapping[str, str]) -> None:
-    """Delete a folder of a bucket if the job with a UID owns it. A folder without an owner is left as it is.
+    """Delete a folder of a bucket if the job with a UID owns it. A folder without an owner stays.
 
     Raises:
         UsageError: another job owns the folder, or the bucket does not respond.
     """
-    ended = subprocess.run(
+    completed = subprocess.run(
         (*PROGRAM, uri, uid), capture_output=True, text=True, check=False, env={**os.environ, **variables}
     )
-    if ended.returncode:
-        lines = (ended.stderr or ended.stdout).strip().splitlines() or ["its program ended without an answer"]
+    if completed.returncode:
+        lines = (completed.stderr or completed.stdout).strip().splitlines() or ["its program ended without an answer"]
         raise UsageError(f"{uri} cannot be deleted: {lines[-1]}")

@@ -60,19 +60,21 @@ def with_running_container(pod: Manifest, now: datetime) -> Manifest:
     return _with_container(pod, "Running", {"running": {"startedAt": format_time(now)}}, ready=True)
 
 
-def with_exited_container(pod: Manifest, end: ContainerExit, now: datetime) -> Manifest:
+def with_exited_container(pod: Manifest, container_exit: ContainerExit, now: datetime) -> Manifest:
     """Return the pod after its container ended: Succeeded or Failed."""
-    succeeded = end.exit_code == 0
+    succeeded = container_exit.exit_code == 0
     terminated: dict[str, Any] = {
-        "exitCode": end.exit_code,
+        "exitCode": container_exit.exit_code,
         "reason": "Completed" if succeeded else "Error",
-        "message": end.message,
+        "message": container_exit.message,
         "finishedAt": format_time(now),
     }
-    if end.signal:
-        terminated["signal"] = end.signal
-    ended = _with_container(pod, "Succeeded" if succeeded else "Failed", {"terminated": terminated}, ready=False)
-    return ended if succeeded else {**ended, "status": {**ended["status"], "message": _describe_exit(end)}}
+    if container_exit.signal:
+        terminated["signal"] = container_exit.signal
+    exited = _with_container(pod, "Succeeded" if succeeded else "Failed", {"terminated": terminated}, ready=False)
+    return (
+        exited if succeeded else {**exited, "status": {**exited["status"], "message": _describe_exit(container_exit)}}
+    )
 
 
 def local_node() -> Manifest:
@@ -97,10 +99,10 @@ def host_of(pod: Manifest) -> int:
     return int(pod["metadata"]["labels"][HOST_LABEL])
 
 
-def _describe_exit(end: ContainerExit) -> str:
-    if end.signal:
-        return f"its process was killed ({signal.Signals(end.signal).name})"
-    return f"its process exited with code {end.exit_code}: {end.message}".rstrip(": \n")
+def _describe_exit(container_exit: ContainerExit) -> str:
+    if container_exit.signal:
+        return f"its process was killed ({signal.Signals(container_exit.signal).name})"
+    return f"its process exited with code {container_exit.exit_code}: {container_exit.message}".rstrip(": \n")
 
 
 def _child_job(jobset: Manifest, replicated: dict[str, Any], index: int) -> Manifest:
@@ -111,14 +113,14 @@ def _child_job(jobset: Manifest, replicated: dict[str, Any], index: int) -> Mani
         JOB_INDEX_LABEL: str(index),
     }
     pod_template = template["spec"]["template"]
-    labelled = {**pod_template, "metadata": {**pod_template.get("metadata", {})}}
-    labelled["metadata"]["labels"] = {**_labels(pod_template), **jobset_labels}
+    labelled_template = {**pod_template, "metadata": {**pod_template.get("metadata", {})}}
+    labelled_template["metadata"]["labels"] = {**_labels(pod_template), **jobset_labels}
     name = f"{jobset['metadata']['name']}-{replicated['name']}-{index}"
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": _metadata(name, {**_labels(template), **jobset_labels}, jobset),
-        "spec": {**template["spec"], "template": labelled},
+        "spec": {**template["spec"], "template": labelled_template},
         "status": {},
     }
 

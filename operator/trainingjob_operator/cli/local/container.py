@@ -127,12 +127,12 @@ def container_environment(pod: Manifest, mounts: Mounts) -> dict[str, str]:
 
 def list_processes(variable: str) -> list[int]:
     """Return the processes of this machine whose environment contains a variable, written as `NAME=value`."""
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):  # it has ended, or belongs to another user
             if variable.encode() in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
-    return sorted(found)
+                pids.append(int(path.parent.name))
+    return sorted(pids)
 
 
 def _resolve(variable: dict[str, Any], pod: Manifest) -> str | None:  # None: a local run has no such source
@@ -161,8 +161,8 @@ def _make_mounts(
         if mount["mountPath"] in volumes:
             continue
         source = sources[mount["name"]]
-        place = memory if source.get("emptyDir", {}).get("medium") == "Memory" else scratch
-        folder = mounts[mount["mountPath"]] = place / mount["name"]
+        parent = memory if source.get("emptyDir", {}).get("medium") == "Memory" else scratch
+        folder = mounts[mount["mountPath"]] = parent / mount["name"]
         folder.mkdir(parents=True, mode=0o700)
         for projected in source.get("projected", {}).get("sources", ()):
             if "configMap" in projected:
@@ -176,13 +176,13 @@ def _make_mounts(
 
 
 def find_program(name: str) -> str:
-    """Return the path of a program: the one beside this Python, else the first in PATH.
+    """Return the path of a program: that in the folder of this Python, else the first in PATH.
 
     Raises:
         UsageError: the program is not installed.
     """
-    beside = Path(sys.executable).with_name(name)
-    found = str(beside) if beside.exists() else shutil.which(name)
-    if found is None:
+    sibling = Path(sys.executable).with_name(name)
+    program = str(sibling) if sibling.exists() else shutil.which(name)
+    if program is None:
         raise UsageError(f"{name} is not installed here. Install the trainer too: pip install 'trainingjob[trainer]'.")
-    return found
+    return program

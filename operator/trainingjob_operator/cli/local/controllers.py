@@ -46,18 +46,18 @@ class Controllers:
         start_pod: StartPod,
         *,
         notify: Callable[[], None],
-        away_seconds: float,
+        host_return_seconds: float,
     ) -> None:
         """Follow `objects`.
 
-        `notify` is called when a pod starts or ends. A host whose container failed gets a new pod after `away_seconds`,
-        as if its node had to return first.
+        `notify` is called when a pod starts or ends. A host whose container failed gets a new pod after
+        `host_return_seconds`, as if its node had to return first.
         """
         self._job_uid = job_uid
         self._objects = objects
         self._start_pod = start_pod
         self._notify = notify
-        self._away_seconds = away_seconds
+        self._host_return_seconds = host_return_seconds
         self._containers: dict[str, Container] = {}  # running containers, by pod UID
         self._tokens: dict[str, str] = {}  # token -> pod UID
         self._return_times: dict[tuple[str, int], float] = {}  # (Job name, host number) -> time of return
@@ -68,11 +68,11 @@ class Controllers:
     async def running(self) -> AsyncIterator[None]:
         """Follow the objects while the context lasts; at its end kill the remaining processes."""
         async with asyncio.TaskGroup() as group:
-            following = group.create_task(self._reconcile_loop())
+            loop_task = group.create_task(self._reconcile_loop())
             try:
                 yield
             finally:
-                following.cancel()
+                loop_task.cancel()
                 self.kill_all()
                 await asyncio.gather(*self._tasks, return_exceptions=True)
 
@@ -95,10 +95,10 @@ class Controllers:
             self._objects.remove(manifest)
         else:
             now = datetime.now(UTC)
-            marked = {**manifest, "metadata": {**manifest["metadata"], "deletionTimestamp": format_time(now)}}
-            self._objects.put(marked, now)
-            own = manifest["spec"].get("terminationGracePeriodSeconds", GRACE_SECONDS)
-            self._spawn(container.stop(own if grace_seconds is None else grace_seconds))
+            terminating = {**manifest, "metadata": {**manifest["metadata"], "deletionTimestamp": format_time(now)}}
+            self._objects.put(terminating, now)
+            default_seconds = manifest["spec"].get("terminationGracePeriodSeconds", GRACE_SECONDS)
+            self._spawn(container.stop(default_seconds if grace_seconds is None else grace_seconds))
         self._changed.set()
 
     def find_pod(self, token: str) -> Manifest | None:  # None: no existing pod has that token
@@ -128,9 +128,9 @@ class Controllers:
     async def _reconcile_loop(self) -> None:
         while True:
             self._changed.clear()
-            wait = await self._reconcile()
+            delay = await self._reconcile()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), wait)
+                await asyncio.wait_for(self._changed.wait(), delay)
 
     async def _reconcile(self) -> float | None:  # None: no failed host is due
         """Create missing objects and delete orphans; return the seconds until a failed host returns."""
@@ -138,33 +138,33 @@ class Controllers:
             self.delete(orphan)
         for jobset in self._objects.of_kind("JobSet"):
             self._make_jobs(jobset)
-        clock = asyncio.get_running_loop().time()
-        waits = []
+        now = asyncio.get_running_loop().time()
+        delays = []
         for job in self._objects.of_kind("Job"):
             for host in self._missing_hosts(job):
-                wait = self._return_times.get((job["metadata"]["name"], host), clock) - clock
-                if wait > 0:
-                    waits.append(wait)
+                delay = self._return_times.get((job["metadata"]["name"], host), now) - now
+                if delay > 0:
+                    delays.append(delay)
                 else:
                     await self._make_pod(job, host)
-        return min(waits, default=None)
+        return min(delays, default=None)
 
     def _make_jobs(self, jobset: Manifest) -> None:
         for job in child_jobs(jobset):
             # Pods can outlive their deleted Job: two processes must not represent one host.
-            leftover = [pod for pod in self._objects.of_kind("Pod") if _job_name(pod) == job["metadata"]["name"]]
-            if job not in self._objects and not leftover:
+            old_pods = [pod for pod in self._objects.of_kind("Pod") if _job_name(pod) == job["metadata"]["name"]]
+            if job not in self._objects and not old_pods:
                 self._objects.put(job, datetime.now(UTC))
 
     def _missing_hosts(self, job: Manifest) -> list[int]:
         """Return the hosts of a Job that have no pod that is pending, running or succeeded."""
         pods = [pod for pod in self._objects.of_kind("Pod") if owner_uid(pod) == job["metadata"]["uid"]]
-        present = {
+        covered = {
             host_of(pod)
             for pod in pods
             if pod["status"]["phase"] != "Failed" and "deletionTimestamp" not in pod["metadata"]
         }
-        return [host for host in range(job["spec"]["completions"]) if host not in present]
+        return [host for host in range(job["spec"]["completions"]) if host not in covered]
 
     async def _make_pod(self, job: Manifest, host: int) -> None:
         suffix = "".join(secrets.choice(SUFFIX_LETTERS) for _ in range(5))
@@ -186,22 +186,22 @@ class Controllers:
         self._notify()
 
     async def _watch(self, pod: Manifest, container: Container) -> None:
-        end = await container.wait()
+        container_exit = await container.wait()
         del self._containers[pod["metadata"]["uid"]]
-        self._end_pod(pod, end)
+        self._end_pod(pod, container_exit)
 
-    def _end_pod(self, started: Manifest, end: ContainerExit) -> None:
+    def _end_pod(self, started_pod: Manifest, container_exit: ContainerExit) -> None:
         """Record how a pod ended, or remove the pod if it was deleted meanwhile."""
-        pod = self._objects.find(started["metadata"]["uid"])
+        pod = self._objects.find(started_pod["metadata"]["uid"])
         if pod is not None and "deletionTimestamp" in pod["metadata"]:
             self._objects.remove(pod)
         elif pod is not None:
             now = datetime.now(UTC)
-            self._objects.put(with_exited_container(pod, end, now), now)
-            if end.exit_code != 0:
+            self._objects.put(with_exited_container(pod, container_exit, now), now)
+            if container_exit.exit_code != 0:
                 self._count_failure(pod, now)
-                back_at = asyncio.get_running_loop().time() + self._away_seconds
-                self._return_times[_job_name(pod), host_of(pod)] = back_at
+                return_at = asyncio.get_running_loop().time() + self._host_return_seconds
+                self._return_times[_job_name(pod), host_of(pod)] = return_at
         self._changed.set()
         self._notify()
 

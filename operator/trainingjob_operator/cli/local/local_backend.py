@@ -33,14 +33,14 @@ class LocalBackend:
         """Hold one job; nothing runs yet.
 
         `volumes` maps mount paths to folders. The caller must hold the lock of `workspace`. `notify` is called when a
-        pod starts or ends. A host whose container failed gets a new pod after `away_seconds`.
+        pod starts or ends. A host whose container failed gets a new pod after `host_return_seconds`.
         """
         self._volumes = volumes
         self._workspace = workspace
         self._objects = Objects()
         uid: str = job["metadata"]["uid"]
         self.controllers = Controllers(
-            uid, self._objects, self._start_pod, notify=notify, away_seconds=host_return_seconds
+            uid, self._objects, self._start_pod, notify=notify, host_return_seconds=host_return_seconds
         )
         self.cluster = LocalCluster(job, self._objects, self.controllers, save_job=save_job, emit=emit)
 

@@ -16,7 +16,7 @@ from trainingjob_operator.shell.interfaces import ConflictError, Manifest
 
 
 class LocalCluster:
-    """Implements `ports.Cluster` for one job."""
+    """Implements `shell.interfaces.Cluster` for one job."""
 
     def __init__(
         self,
@@ -62,9 +62,9 @@ class LocalCluster:
 
     async def delete(self, manifest: Manifest, *, grace_seconds: int | None = None) -> None:
         """Delete the object with this UID and, in the background, its dependents."""
-        found = self._objects.find(manifest["metadata"]["uid"])
-        if found is not None:
-            self._controllers.delete(found, grace_seconds)
+        stored = self._objects.find(manifest["metadata"]["uid"])
+        if stored is not None:
+            self._controllers.delete(stored, grace_seconds)
 
     async def write_status(self, job: Manifest, status: Manifest) -> Manifest:
         """Replace the status; return the new job. Raises `ConflictError` if the job has changed since it was read."""
@@ -84,12 +84,12 @@ class LocalCluster:
 
     def annotate(self, **annotations: str) -> None:
         """Set annotations of the job, as `kubectl annotate` would."""
-        known = self.job["metadata"].get("annotations", {})
-        self._replace_job({**self.job, "metadata": {**self.job["metadata"], "annotations": known | annotations}})
+        existing = self.job["metadata"].get("annotations", {})
+        self._replace_job({**self.job, "metadata": {**self.job["metadata"], "annotations": existing | annotations}})
 
     def _replace_job(self, job: Manifest) -> Manifest:
         version = str(int(self.job["metadata"]["resourceVersion"]) + 1)
-        replaced = {**job, "metadata": {**job["metadata"], "resourceVersion": version}}
-        self._save_job(replaced)
-        self.job = replaced
-        return replaced
+        new_job = {**job, "metadata": {**job["metadata"], "resourceVersion": version}}
+        self._save_job(new_job)
+        self.job = new_job
+        return new_job

@@ -32,7 +32,7 @@ def external_variables(spec: TrainingJobSpec) -> tuple[PodVariable, ...]:
 
     In a local run the shell must set them.
     """
-    return tuple(found for found in pod_variables(spec) if found.variable.value is None)
+    return tuple(pod_variable for pod_variable in pod_variables(spec) if pod_variable.variable.value is None)
 
 
 def _limit(spec: TrainingJobSpec, num_slices: int) -> dict[str, Any]:

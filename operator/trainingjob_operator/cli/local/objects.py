@@ -37,26 +37,26 @@ class Objects:
 
         The UID is the object's own, else that of the replaced object, else a new one.
         """
-        before = self._by_key.get(_key(manifest), {}).get("metadata", {})
+        existing = self._by_key.get(_key(manifest), {}).get("metadata", {})
         metadata = {
             **manifest["metadata"],
-            "uid": manifest["metadata"].get("uid") or before.get("uid") or new_uid(),
-            "creationTimestamp": before.get("creationTimestamp") or format_time(now),
+            "uid": manifest["metadata"].get("uid") or existing.get("uid") or new_uid(),
+            "creationTimestamp": existing.get("creationTimestamp") or format_time(now),
         }
-        kept = {**manifest, "metadata": metadata}
-        self._by_key[_key(manifest)] = kept
-        return kept
+        stored = {**manifest, "metadata": metadata}
+        self._by_key[_key(manifest)] = stored
+        return stored
 
     def remove(self, manifest: Manifest) -> None:
         """Remove an object. An object of the same name with another UID stays."""
-        found = self._by_key.get(_key(manifest))
-        if found is not None and found["metadata"]["uid"] == manifest["metadata"]["uid"]:
+        stored = self._by_key.get(_key(manifest))
+        if stored is not None and stored["metadata"]["uid"] == manifest["metadata"]["uid"]:
             del self._by_key[_key(manifest)]
 
     def find_orphans(self, job_uid: str) -> list[Manifest]:
         """Return the objects whose owner does not exist. `job_uid` is the job's UID; the job always exists."""
-        alive = {manifest["metadata"]["uid"] for manifest in self} | {job_uid}
-        return [manifest for manifest in self if owner_uid(manifest) not in alive]
+        existing_uids = {manifest["metadata"]["uid"] for manifest in self} | {job_uid}
+        return [manifest for manifest in self if owner_uid(manifest) not in existing_uids]
 
 
 def new_uid() -> str:

@@ -19,7 +19,7 @@ def capture_operator_log(workspace: Workspace, view: View) -> Iterator[None]:
     file.setFormatter(TextFormatter())
     logger = logging.getLogger(ROOT)
     handlers = (file, _ViewHandler(view, f"see {path}"))
-    before = logger.level, logger.propagate
+    former_settings = logger.level, logger.propagate
     logger.propagate = False
     logger.setLevel(logging.INFO)
     for handler in handlers:
@@ -27,7 +27,7 @@ def capture_operator_log(workspace: Workspace, view: View) -> Iterator[None]:
     try:
         yield
     finally:
-        level, logger.propagate = before
+        level, logger.propagate = former_settings
         logger.setLevel(level)
         for handler in handlers:
             logger.removeHandler(handler)

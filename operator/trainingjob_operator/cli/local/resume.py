@@ -58,7 +58,7 @@ def has_succeeded(job: Manifest) -> bool:
 
 
 def _is_complete(job: Manifest, status: TrainingJobStatus) -> bool:
-    """Return whether a job that succeeded does not train on with its spec."""
+    """Return whether a job that succeeded has no more steps to train with its spec."""
     live, progress = status.world.live if status.world else None, status.progress
     if live is None or progress is None:
         return False

@@ -81,8 +81,8 @@ def run_file(file: str, options: Options, console: SafeConsole) -> int:
         if has_succeeded(job):
             _print(console, "an earlier run has completed training; --fresh restarts at step 0")
         else:
-            if (saved := read_status(job).checkpoint) is not None:
-                _print(console, f"resumes from step {saved.step:,}, the newest checkpoint of an earlier run")
+            if (checkpoint := read_status(job).checkpoint) is not None:
+                _print(console, f"resumes from step {checkpoint.step:,}, the newest checkpoint of an earlier run")
             job = _run(job, volumes, workspace, options.faults, console)
         return _print_result(job, checkpoints, workspace, console)
 
@@ -136,15 +136,15 @@ def _print_result(job: Manifest, checkpoints: str, workspace: Workspace, console
         _print(console, describe_progress(status.progress))
     for line in (*describe_attempts(status.attempts), *describe_goodput(status.goodput)):
         _print(console, line)
-    place = checkpoints if is_bucket(checkpoints) else _relative_path(Path(checkpoints))
-    _print(console, f"checkpoints and metrics in {place}, logs in {_relative_path(workspace.logs)}")
+    location = checkpoints if is_bucket(checkpoints) else _relative_path(Path(checkpoints))
+    _print(console, f"checkpoints and metrics in {location}, logs in {_relative_path(workspace.logs)}")
     if failed and failed.status == "True":
         _print(console, f"failed: {failed.message}")
         return FAILED
     if status.phase == Stage.SUCCEEDED:
         return SUCCEEDED
-    saved = f"saved step {status.checkpoint.step:,}" if status.checkpoint else "without a saved step"
-    _print(console, f"stopped; {saved}; the same command resumes")
+    save_note = f"saved step {status.checkpoint.step:,}" if status.checkpoint else "without a saved step"
+    _print(console, f"stopped; {save_note}; the same command resumes")
     return INTERRUPTED
 
 
@@ -171,7 +171,9 @@ def _require_cpu(plan: Plan) -> None:
 
 
 def _missing_variables(spec: TrainingJobSpec) -> list[str]:
-    missing = [found for found in external_variables(spec) if found.variable.name not in os.environ]
+    missing = [
+        pod_variable for pod_variable in external_variables(spec) if pod_variable.variable.name not in os.environ
+    ]
     return [
         f"Warning  spec.{path}: {variable.name} is not set in this shell; there are no Secrets here."
         for path, variable in missing

@@ -40,7 +40,9 @@ def read_run_progress(status: TrainingJobStatus, heartbeats: HeartbeatState) -> 
     if status.world is None:
         return RunProgress(step, 0, status.phase.lower() or "starting")
     reports = [
-        news.report for news in heartbeats.latest_reports.values() if news.report.generation == status.world.generation
+        latest_report.report
+        for latest_report in heartbeats.latest_reports.values()
+        if latest_report.report.generation == status.world.generation
     ]
     steps = [report.progress for report in reports if report.progress]
     newest = max(steps, key=lambda progress: (progress.step, progress.loss is not None), default=None)
@@ -60,32 +62,36 @@ def read_run_progress(status: TrainingJobStatus, heartbeats: HeartbeatState) -> 
 
 def describe_status_change(before: TrainingJobStatus, after: TrainingJobStatus) -> list[str]:
     """Return lines about a change of the status: the data that was read, and each world that made its first step."""
-    known = {attempt.generation: attempt for attempt in before.attempts}
-    text = (
+    old_attempts = {attempt.generation: attempt for attempt in before.attempts}
+    data = (
         after.data.model_copy(update={"warnings": ()}) if after.data and not before.data else None
     )  # events report the warnings
-    lines = describe_data(text) if text else []
+    lines = describe_data(data) if data else []
     for number, attempt in enumerate(after.attempts):
-        old = known.get(attempt.generation)
+        old = old_attempts.get(attempt.generation)
         if number > 0 and attempt.recovery_seconds is not None and (old is None or old.recovery_seconds is None):
             lines.append(_describe_recovery_line(after.attempts[number - 1], attempt))
     return lines
 
 
-def describe_event(happening: JobEvent, status: TrainingJobStatus) -> str:
+def describe_event(event: JobEvent, status: TrainingJobStatus) -> str:
     """Return the line about an event; empty if another line covers it."""
     if (
-        happening.reason in _REASONS_WITH_OWN_LINES or status.completion_time is not None
+        event.reason in _REASONS_WITH_OWN_LINES or status.completion_time is not None
     ):  # the end of a run has its own lines
         return ""
-    ended = [attempt.cause.message for attempt in status.attempts[:-1] if attempt.cause]
+    end_causes = [attempt.cause.message for attempt in status.attempts[:-1] if attempt.cause]
     recovers = bool(status.attempts) and status.attempts[-1].ended is None
-    if recovers and ended and happening.message == ended[-1]:
+    if recovers and end_causes and event.message == end_causes[-1]:
         return ""
-    return happening.message
+    return event.message
 
 
-def _describe_recovery_line(ended: Attempt, begun: Attempt) -> str:
-    cause = ended.cause.message.splitlines()[0] if ended.cause and ended.cause.message else "the world ended"
-    parts = [cause, f"now {pluralize(begun.slices, 'slice')}", *describe_recovery(begun).split(", ")]
+def _describe_recovery_line(ended_attempt: Attempt, next_attempt: Attempt) -> str:
+    cause = (
+        ended_attempt.cause.message.splitlines()[0]
+        if ended_attempt.cause and ended_attempt.cause.message
+        else "the world ended"
+    )
+    parts = [cause, f"now {pluralize(next_attempt.slices, 'slice')}", *describe_recovery(next_attempt).split(", ")]
     return " · ".join(parts)

@@ -68,12 +68,12 @@ class Runner:
         self._uid: str = metadata["uid"]
         self._namespace: str = metadata["namespace"]
         self._status = read_status(job)
-        self._machine = LocalBackend(
+        self._backend = LocalBackend(
             job, volumes, workspace, notify=self._wake, save_job=self._save, emit=self._report_event
         )
         key = metadata["namespace"], metadata["name"]
         self._operator = LocalOperator(
-            key, self._machine.cluster, self._machine, self._render_settings, secret=workspace.read_secret()
+            key, self._backend.cluster, self._backend, self._render_settings, secret=workspace.read_secret()
         )
         self._url = ""
         self._stop = asyncio.Event()
@@ -84,25 +84,25 @@ class Runner:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._handle_interrupt)
         server = serve(route_reports(self._operator.rendezvous.report))
-        async with server as self._url, self._machine.controllers.running():
+        async with server as self._url, self._backend.controllers.running():
             self._operator.start()
             await self._watch()
             await self._operator.stop()
-        return self._machine.cluster.job
+        return self._backend.cluster.job
 
     async def _watch(self) -> None:
         """Show the progress and inject the faults until the run is over."""
         started_at = time.monotonic()
-        ended = None
+        ended_at = None
         while not self._stop.is_set():
             now = time.monotonic()
             snapshot = read_run_progress(self._status, self._operator.hub.heartbeat_state((self._namespace, self._uid)))
             self._view.show_progress(snapshot, now - started_at)
             while self._faults and snapshot.step >= self._faults[-1].step:
-                self._machine.controllers.kill_slice(self._faults.pop().slice)
+                self._backend.controllers.kill_slice(self._faults.pop().slice)
             if self._is_over():
-                ended = ended or now
-                if not self._machine.controllers.num_containers or now - ended > AGENT_EXIT_SECONDS:
+                ended_at = ended_at or now
+                if not self._backend.controllers.num_containers or now - ended_at > AGENT_EXIT_SECONDS:
                     return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), REFRESH_SECONDS)
@@ -112,7 +112,7 @@ class Runner:
 
     @property
     def _is_stopping(self) -> bool:
-        return bool(self._machine.cluster.job["spec"].get("suspend"))
+        return bool(self._backend.cluster.job["spec"].get("suspend"))
 
     def _handle_interrupt(self) -> None:
         """Save and stop; stop at once on a second interrupt, or if the run is over."""
@@ -120,7 +120,7 @@ class Runner:
             self._stop.set()
             return
         self._view.print_line("saving and stopping; press Ctrl-C again to stop without a save")
-        self._machine.cluster.edit(suspend=True)
+        self._backend.cluster.edit(suspend=True)
         self._wake()
 
     def _wake(self) -> None:
@@ -132,8 +132,8 @@ class Runner:
         for line in describe_status_change(before, self._status):
             self._print_with_time(line)
 
-    def _report_event(self, happening: JobEvent) -> None:
-        if line := describe_event(happening, self._status):
+    def _report_event(self, event: JobEvent) -> None:
+        if line := describe_event(event, self._status):
             self._print_with_time(line)
 
     def _print_with_time(self, line: str) -> None:

@@ -75,8 +75,8 @@ class LiveView:
         width = max(min(MAX_BAR_WIDTH, self._console.width - TEXT_WIDTH), 1)
         bar = ProgressBar(total=self._num_steps or snapshot.total_steps, completed=snapshot.step, width=width)
         texts = (format_steps(snapshot, self._num_steps), format_activity(snapshot), format_clock(seconds))
-        step, now, time = (Text(word, no_wrap=True, overflow="ellipsis") for word in texts)
-        row.add_row(step, bar, now, time)
+        step, activity, clock = (Text(text, no_wrap=True, overflow="ellipsis") for text in texts)
+        row.add_row(step, bar, activity, clock)
         self._live.update(row)
 
 

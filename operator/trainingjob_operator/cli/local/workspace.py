@@ -103,21 +103,21 @@ class Workspace:
             finally:
                 self._delete_pod_folders()
 
-    def bind_volumes(self, volumes: Sequence[Volume], chosen: Sequence[str]) -> dict[str, Path]:
-        """Return the folder behind each volume's mount path: a chosen one (`NAME=FOLDER`), or one in this workspace.
+    def bind_volumes(self, volumes: Sequence[Volume], choices: Sequence[str]) -> dict[str, Path]:
+        """Return the folder behind each volume's mount path: that of a choice (`NAME=FOLDER`), or a default one.
 
         Raises:
             UsageError: a choice names no volume or no folder, or a read-only volume has no folder.
         """
-        folders = choose_folders(volumes, chosen)
+        folders = choose_folders(volumes, choices)
         for volume in volumes:
-            own = self.root / "volumes" / volume.name
-            if volume.name not in folders and volume.read_only and not own.exists():
+            default_folder = self.root / "volumes" / volume.name
+            if volume.name not in folders and volume.read_only and not default_folder.exists():
                 raise UsageError(
                     f"volume `{volume.name}` is read-only and has no folder. "
-                    f"Set one with --volume {volume.name}=FOLDER, or fill {own}."
+                    f"Set one with --volume {volume.name}=FOLDER, or fill {default_folder}."
                 )
-            folders.setdefault(volume.name, own).mkdir(parents=True, exist_ok=True)
+            folders.setdefault(volume.name, default_folder).mkdir(parents=True, exist_ok=True)
         return {volume.mount_path: folders[volume.name] for volume in volumes}
 
     def delete_results(self, *locations: str) -> None:
@@ -174,19 +174,19 @@ class Workspace:
     def save_job(self, job: Manifest) -> None:
         """Write the job atomically."""
         path = self.root / "job.json"
-        unfinished = path.with_suffix(".tmp")
-        unfinished.write_text(json.dumps(job, indent=2) + "\n", encoding="utf-8")
-        unfinished.replace(path)
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(job, indent=2) + "\n", encoding="utf-8")
+        temporary.replace(path)
 
 
-def choose_folders(volumes: Sequence[Volume], chosen: Sequence[str]) -> dict[str, Path]:
+def choose_folders(volumes: Sequence[Volume], choices: Sequence[str]) -> dict[str, Path]:
     """Return the chosen folder (`NAME=FOLDER`) of each volume that has one, by the volume's name.
 
     Raises:
         UsageError: a choice names no volume or no folder.
     """
     names = [volume.name for volume in volumes]
-    return dict(_parse_choice(choice, names) for choice in chosen)
+    return dict(_parse_choice(choice, names) for choice in choices)
 
 
 def _parse_choice(choice: str, names: Sequence[str]) -> tuple[str, Path]:
@@ -194,8 +194,8 @@ def _parse_choice(choice: str, names: Sequence[str]) -> tuple[str, Path]:
     if not separator or not folder:
         raise UsageError(f"--volume {choice}: must have the form NAME=FOLDER.")
     if name not in names:
-        known = ", ".join(f"`{one}`" for one in names) or "none"
-        raise UsageError(f"--volume {choice}: the job has no volume `{name}`. It has: {known}.")
+        volume_names = ", ".join(f"`{volume_name}`" for volume_name in names) or "none"
+        raise UsageError(f"--volume {choice}: the job has no volume `{name}`. It has: {volume_names}.")
     path = Path(folder).expanduser().absolute()
     if not path.is_dir():
         raise UsageError(f"--volume {choice}: {path} must be a folder.")
