@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.support.builders import spec_manifest
-from trainingjob_operator.cli.charts import BAR, draw_memory_bars, draw_mesh
+from trainingjob_operator.cli.charts import BAR_WIDTH, draw_memory_bars, draw_mesh
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.validation.validate import validate_job
 
@@ -64,5 +64,5 @@ def test_a_bar_is_as_long_as_the_memory_is_full() -> None:
 
     assert bar.startswith("1 ")
     letters = bar.split("  ")[-1]
-    assert len(letters) == BAR
+    assert len(letters) == BAR_WIDTH
     assert sorted(set(letters), key=letters.index) == ["P", "G", "O", "A", "T"]

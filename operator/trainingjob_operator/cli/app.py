@@ -80,8 +80,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:  # noqa: FBT001  # the value of an option
-    if wanted:
+def _print_version(is_requested: bool) -> None:  # noqa: FBT001  # the value of an option
+    if is_requested:
         echo(f"trainingjob {find_version()}")
         raise typer.Exit
 

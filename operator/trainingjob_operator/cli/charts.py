@@ -8,7 +8,7 @@ from trainingjob_operator.core.planner.plan import MemoryEstimate, Plan, SliceSh
 from trainingjob_operator.core.planner.torus import AxisPlacement, AxisSpan, place_axes
 from trainingjob_operator.core.units import format_ranges, format_size, pluralize
 
-BAR = 48
+BAR_WIDTH = 48
 """Width of a memory bar in characters."""
 MAX_DRAWN_SLICES, MAX_DRAWN_HOSTS = 4, 8
 """Numbers of slices and hosts that are drawn; the others look the same."""
@@ -32,49 +32,49 @@ def draw_mesh(plan: Plan) -> list[str]:
         f"{pluralize(plan.shape.num_hosts, 'host')} x {pluralize(plan.shape.devices_per_host, plan.shape.device_noun)}"
     )
     table = align([("", "axis", "ways", "over"), *rows], right=(2,))[1:]
-    head = f"mesh on {pluralize(layout.num_slices, 'slice')} of {hosts}"
-    return [head, *(f"  {line}" for line in table), *_draw_hosts(plan.shape, layout)]
+    heading = f"mesh on {pluralize(layout.num_slices, 'slice')} of {hosts}"
+    return [heading, *(f"  {line}" for line in table), *_draw_hosts(plan.shape, layout)]
 
 
 def draw_memory_bars(plan: Plan) -> list[str]:
     """Return a device's used and free memory as bars, one bar for all sizes with the same estimate."""
     equal_estimates: dict[MemoryEstimate, list[int]] = {}
-    for one in plan.sizes:
-        if one.memory:
-            equal_estimates.setdefault(one.memory, []).append(one.num_slices)
-    most = plan.shape.memory_bytes or max(memory.total for memory in equal_estimates)
-    legend = "  ".join(f"{letter} {name}" for letter, _, name in PARTS)
+    for size in plan.sizes:
+        if size.memory:
+            equal_estimates.setdefault(size.memory, []).append(size.num_slices)
+    capacity = plan.shape.memory_bytes or max(memory.total for memory in equal_estimates)
+    legend = "  ".join(f"{symbol} {name}" for symbol, _, name in PARTS)
     rows = [
-        (format_ranges(numbers), format_size(memory.total), _bar(memory, most))
+        (format_ranges(numbers), format_size(memory.total), _bar(memory, capacity))
         for memory, numbers in equal_estimates.items()
     ]
     return align([("slices", f"a {plan.shape.device_noun}", legend), *rows], right=(1,))
 
 
-def _bar(memory: MemoryEstimate, most: int) -> str:
+def _bar(memory: MemoryEstimate, capacity: int) -> str:
     """Return a memory bar. The ends of the segments are rounded, so that rounding errors do not add up."""
-    ends, filled = [], 0
-    for letter, field, _ in PARTS:
-        filled += getattr(memory, field)
-        ends.append((letter, round(BAR * filled / most)))
+    ends, used = [], 0
+    for symbol, field, _ in PARTS:
+        used += getattr(memory, field)
+        ends.append((symbol, round(BAR_WIDTH * used / capacity)))
     bar = ""
-    for letter, end in ends:
-        bar += letter * max(end - len(bar), 0)
-    return bar.ljust(BAR, FREE)
+    for symbol, end in ends:
+        bar += symbol * max(end - len(bar), 0)
+    return bar.ljust(BAR_WIDTH, FREE)
 
 
 def _dcn_rows(layout: Layout) -> Iterator[tuple[str, str, str]]:
     stride = layout.num_slices
     for axis, degree in layout.dcn.sharded():
         stride //= degree
-        apart = f", {stride} apart" if stride > 1 else ""
-        yield axis, str(degree), f"slices{apart}"
+        distance = f", {stride} apart" if stride > 1 else ""
+        yield axis, str(degree), f"slices{distance}"
 
 
 def _ici_rows(shape: SliceShape, layout: Layout) -> Iterator[tuple[str, str, str]]:
-    places = place_axes(shape, layout.ici)
-    if places:
-        yield from ((place.axis, str(place.degree), _describe(place)) for place in places)
+    placements = place_axes(shape, layout.ici)
+    if placements:
+        yield from ((placement.axis, str(placement.degree), _describe(placement)) for placement in placements)
         return
     stride = shape.num_devices
     for axis, degree in layout.ici.sharded():
@@ -82,17 +82,17 @@ def _ici_rows(shape: SliceShape, layout: Layout) -> Iterator[tuple[str, str, str
         yield axis, str(degree), _over_hosts(shape, degree, stride)
 
 
-def _describe(place: AxisPlacement) -> str:
+def _describe(placement: AxisPlacement) -> str:
     """Return the part of the torus that an axis spans: `x (ring of 4) and 2 of 8 along y`."""
-    if not place.spans:
+    if not placement.spans:
         return "one ring through all chips of the slice"
-    return " and ".join(_describe_stretch(stretch) for stretch in place.spans)
+    return " and ".join(_describe_span(span) for span in placement.spans)
 
 
-def _describe_stretch(stretch: AxisSpan) -> str:
-    if stretch.size < stretch.dim_size:
-        return f"{stretch.size} of {stretch.dim_size} along {stretch.dim}"
-    return f"{stretch.dim} ({'ring' if stretch.wraps else 'line'} of {stretch.dim_size})"
+def _describe_span(span: AxisSpan) -> str:
+    if span.size < span.dim_size:
+        return f"{span.size} of {span.dim_size} along {span.dim}"
+    return f"{span.dim} ({'ring' if span.wraps else 'line'} of {span.dim_size})"
 
 
 def _over_hosts(shape: SliceShape, degree: int, stride: int) -> str:
@@ -109,15 +109,15 @@ def _draw_hosts(shape: SliceShape, layout: Layout) -> list[str]:
     if shape.torus or layout.num_hosts == 1:
         return []
     slices, hosts = min(layout.num_slices, MAX_DRAWN_SLICES), min(shape.num_hosts, MAX_DRAWN_HOSTS)
-    more = f" (of {layout.num_slices})" if slices < layout.num_slices else ""
+    total_note = f" (of {layout.num_slices})" if slices < layout.num_slices else ""
     rows = [
         tuple(f"host {host}  {_host_cell(shape, layout, number, host)}" for number in range(slices))
         for host in range(hosts)
     ]
     if hosts < shape.num_hosts:
         rows.append(tuple(f"… {shape.num_hosts - hosts} more" for _ in range(slices)))
-    heads = tuple(f"slice {number}{more if number == slices - 1 else ''}" for number in range(slices))
-    return ["", *(f"  {line}" for line in align([heads, *rows]))]
+    headings = tuple(f"slice {number}{total_note if number == slices - 1 else ''}" for number in range(slices))
+    return ["", *(f"  {line}" for line in align([headings, *rows]))]
 
 
 def _host_cell(shape: SliceShape, layout: Layout, slice_number: int, host: int) -> str:
@@ -127,17 +127,19 @@ def _host_cell(shape: SliceShape, layout: Layout, slice_number: int, host: int) 
     first = host * shape.devices_per_host
     inner = [_unravel(device, ici) for device in range(first, first + shape.devices_per_host)]
     parts = []
-    for place, (axis, degree) in enumerate(layout.ici.items()):
+    for axis_index, (axis, degree) in enumerate(layout.ici.items()):
         if degree * getattr(layout.dcn, axis) > 1:
-            there = sorted({outer[place] * degree + device[place] for device in inner})
-            parts.append(f"{axis} {there[0]}" if len(there) == 1 else f"{axis} {there[0]}-{there[-1]}")
+            coordinates = sorted({outer[axis_index] * degree + device[axis_index] for device in inner})
+            parts.append(
+                f"{axis} {coordinates[0]}" if len(coordinates) == 1 else f"{axis} {coordinates[0]}-{coordinates[-1]}"
+            )
     return " ".join(parts)
 
 
 def _unravel(index: int, shape: Sequence[int]) -> tuple[int, ...]:
     """Return the coordinates of a row-major index."""
-    places = []
+    coordinates = []
     for length in reversed(shape):
-        index, place = divmod(index, length)
-        places.append(place)
-    return tuple(reversed(places))
+        index, coordinate = divmod(index, length)
+        coordinates.append(coordinate)
+    return tuple(reversed(coordinates))

@@ -78,10 +78,10 @@ class Document:
         return f"a {self.content['kind']}, not a TrainingJob"
 
 
-def _is_similar(text: str, wanted: str) -> bool:
+def _is_similar(text: str, expected: str) -> bool:
     """Return whether two texts match apart from case, punctuation and a small misspelling."""
-    one, other = (re.sub(r"[^a-z0-9]", "", each.lower()) for each in (text, wanted))
-    return SequenceMatcher(None, one, other).ratio() >= MIN_SIMILARITY
+    first, second = (re.sub(r"[^a-z0-9]", "", word.lower()) for word in (text, expected))
+    return SequenceMatcher(None, first, second).ratio() >= MIN_SIMILARITY
 
 
 def read_documents(files: Iterable[str], loader: type[BoundedLoader] | None = None) -> list[Document]:
@@ -132,11 +132,11 @@ def _read_file(file: str, loader: type[BoundedLoader]) -> list[Document]:
     try:
         contents = list(yaml.load_all(text, Loader=loader))
     except YAML_ERRORS as error:
-        raise UsageError(f"{label} is not valid YAML: {_explain(error)}") from error
-    present = [(number, content) for number, content in enumerate(contents, start=1) if content is not None]
+        raise UsageError(f"{label} is not valid YAML: {_describe_yaml_error(error)}") from error
+    numbered_contents = [(number, content) for number, content in enumerate(contents, start=1) if content is not None]
     if len(contents) == 1:
-        return [Document(label, content) for _, content in present]
-    return [Document(f"{label}, document {number},", content) for number, content in present]
+        return [Document(label, content) for _, content in numbered_contents]
+    return [Document(f"{label}, document {number},", content) for number, content in numbered_contents]
 
 
 def _read_bytes(file: str) -> bytes:
@@ -151,7 +151,7 @@ def _label(file: str) -> str:
     return "standard input" if file == STDIN else file
 
 
-def _explain(error: Exception) -> str:
+def _describe_yaml_error(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply."
     if not isinstance(error, yaml.YAMLError):
@@ -206,8 +206,8 @@ def read_catalog(
         UsageError: a file cannot be read, or holds no rows at all.
     """
     catalog, invalid_rows = load_catalog(AddedFiles(accelerators, presets, pod_profiles))
-    if any(not refused.name for refused in invalid_rows):
-        raise UsageError(" ".join(str(refused) for refused in invalid_rows))
-    for refused in invalid_rows:
-        echo(f"Warning  {refused}", err=True)
+    if any(not row.name for row in invalid_rows):
+        raise UsageError(" ".join(str(row) for row in invalid_rows))
+    for row in invalid_rows:
+        echo(f"Warning  {row}", err=True)
     return catalog

@@ -44,7 +44,7 @@ def drill(target: Target, options: DrillOptions, timeout: float) -> int:
     return run_interruptible(_drill(target, options, timeout))
 
 
-def make_request(job: Manifest, wanted: DrillOptions, number: str, now: datetime) -> DrillRequest:
+def make_request(job: Manifest, options: DrillOptions, drill_id: str, now: datetime) -> DrillRequest:
     """Return the request for a drill of a job.
 
     Raises:
@@ -60,12 +60,12 @@ def make_request(job: Manifest, wanted: DrillOptions, number: str, now: datetime
     if status.phase not in ("Running", "Degraded"):
         raise CommandError(f"{name} is {status.phase or 'new'}: a drill needs a job that trains.")
     return DrillRequest(
-        id=number,
+        id=drill_id,
         job_uid=get_text(job, "metadata", "uid"),
-        kind=wanted.kind,
-        slice=wanted.slice,
-        host=wanted.host,
-        seconds=wanted.seconds,
+        kind=options.kind,
+        slice=options.slice,
+        host=options.host,
+        seconds=options.seconds,
         requested=format_time(now),
     )
 
@@ -75,10 +75,10 @@ def list_operations(job: Manifest, request: DrillRequest) -> list[Manifest]:
     return annotate(job, DRILL_ANNOTATION, request.model_dump_json(by_alias=True, exclude_none=True))
 
 
-async def _drill(target: Target, wanted: DrillOptions, seconds: float) -> int:
+async def _drill(target: Target, options: DrillOptions, seconds: float) -> int:
     async with open_remote_job(target) as remote:
         job = await remote.read_job()
-        request = make_request(job, wanted, secrets.token_hex(4), remote.now())
+        request = make_request(job, options, secrets.token_hex(4), remote.now())
         await remote.edit(list_operations(job, request))
         timeout_message = (
             f"the drill had no result within {pluralize(round(seconds), 'second')}: see `kubectl trainingjob status "
@@ -97,14 +97,14 @@ async def _drill(target: Target, wanted: DrillOptions, seconds: float) -> int:
         return code
 
 
-def _poll(status: TrainingJobStatus, number: str) -> PollResult:
+def _poll(status: TrainingJobStatus, drill_id: str) -> PollResult:
     """Return the state of a drill.
 
     Raises:
         CommandError: the job ended before the drill did.
     """
-    one = next((one for one in status.drills if one.id == number), None)
-    code = EXIT_CODES.get(one.state) if one else None
+    drill_status = next((drill_status for drill_status in status.drills if drill_status.id == drill_id), None)
+    code = EXIT_CODES.get(drill_status.state) if drill_status else None
     if code is None and status.completion_time is not None:
         raise CommandError(f"the job is {status.phase} and made no step after the drill.")
-    return PollResult(describe_drill(one) if one else "", code)
+    return PollResult(describe_drill(drill_status) if drill_status else "", code)

@@ -40,10 +40,10 @@ def describe_install_hint(error: Exception, extra: str = "") -> str:
     `extra` is the package extra to recommend. Empty: the extra that contains the library.
     """
     library = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-    found = next((name for name, libraries in EXTRAS.items() if library in libraries), "")
-    if not found:
+    default_extra = next((name for name, libraries in EXTRAS.items() if library in libraries), "")
+    if not default_extra:
         return ""
     return (
         f"this command needs {library}, which is not installed here. Install it: "
-        f"pip install 'trainingjob[{extra or found}]'."
+        f"pip install 'trainingjob[{extra or default_extra}]'."
     )

@@ -72,10 +72,12 @@ def _read_job(file: str, options: EvaluateOptions) -> TrainingJobSpec:
     spec = plan.spec
     if not spec.evaluation:
         raise UsageError(f"--job: {file} has no `spec.evaluation`. Add one, or name the text with --data.")
-    chosen = choose_folders(spec.runtime.volumes, options.volumes)
-    shown = {} if is_bucket(options.checkpoint) else find_checkpoint_volume(spec, Path(options.checkpoint).absolute())
-    mounts = shown | {
-        volume.mount_path: chosen[volume.name] for volume in spec.runtime.volumes if volume.name in chosen
+    folders = choose_folders(spec.runtime.volumes, options.volumes)
+    checkpoint_mounts = (
+        {} if is_bucket(options.checkpoint) else find_checkpoint_volume(spec, Path(options.checkpoint).absolute())
+    )
+    mounts = checkpoint_mounts | {
+        volume.mount_path: folders[volume.name] for volume in spec.runtime.volumes if volume.name in folders
     }
     return TrainingJobSpec.model_validate(move_paths(spec.model_dump(mode="json", by_alias=True), mounts))
 
@@ -90,9 +92,9 @@ def find_checkpoint_volume(spec: TrainingJobSpec, checkpoint: Path) -> dict[str,
     if not mounts:
         return {}
     mount = max(mounts, key=len)
-    below = uri.relative_to(mount).parts
-    folder = Path(*checkpoint.parts[: len(checkpoint.parts) - len(below)])
-    return {mount: folder} if folder.joinpath(*below) == checkpoint else {}
+    relative_parts = uri.relative_to(mount).parts
+    folder = Path(*checkpoint.parts[: len(checkpoint.parts) - len(relative_parts)])
+    return {mount: folder} if folder.joinpath(*relative_parts) == checkpoint else {}
 
 
 def _describe_text(number: int, path: Path) -> TextSource:

@@ -25,12 +25,14 @@ def explain_field(text: str, *, recursive: bool, as_json: bool) -> None:
     """
     field = find_field(text or TOP)
     if field is None:
-        near = nearest_fields(text)
-        hint = f" Nearest: {', '.join(near)}." if near else " `trainingjob explain spec` lists the sections."
+        suggestions = nearest_fields(text)
+        hint = (
+            f" Nearest: {', '.join(suggestions)}." if suggestions else " `trainingjob explain spec` lists the sections."
+        )
         raise UsageError(f"{text} must be the path of exactly one field.{hint}")
     descendants = descendant_fields(field) if recursive else ()
     if as_json:
-        echo(json.dumps([as_object(one) for one in (field, *descendants)], indent=2))
+        echo(json.dumps([as_object(reference) for reference in (field, *descendants)], indent=2))
         return
     for line in [
         *describe(field),
@@ -61,20 +63,20 @@ def describe(field: FieldReference) -> list[str]:
 
 def describe_children(field: FieldReference) -> list[str]:
     """Return a table of a field's direct children."""
-    found = children(field)
-    return ["", *_table(found, [one.names[-1] for one in found])] if found else []
+    child_fields = children(field)
+    return ["", *_table(child_fields, [child.names[-1] for child in child_fields])] if child_fields else []
 
 
-def describe_descendants(field: FieldReference, below: tuple[FieldReference, ...]) -> list[str]:
+def describe_descendants(field: FieldReference, descendants: tuple[FieldReference, ...]) -> list[str]:
     """Return a table of all fields below a field, indented by depth."""
     depth = len(field.names) + 1
-    labels = [f"{'  ' * (len(one.names) - depth)}{one.names[-1]}" for one in below]
-    return ["", f"  {pluralize(len(below), 'field')} below", *_table(list(below), labels)]
+    labels = [f"{'  ' * (len(descendant.names) - depth)}{descendant.names[-1]}" for descendant in descendants]
+    return ["", f"  {pluralize(len(descendants), 'field')} below", *_table(list(descendants), labels)]
 
 
 def children(field: FieldReference) -> list[FieldReference]:
     """Return a field's direct children."""
-    return [one for one in descendant_fields(field) if len(one.names) == len(field.names) + 1]
+    return [descendant for descendant in descendant_fields(field) if len(descendant.names) == len(field.names) + 1]
 
 
 def format_default(field: FieldReference) -> str:
@@ -82,8 +84,12 @@ def format_default(field: FieldReference) -> str:
     if field.required:
         return "none: the field is required"
     if field.fields and isinstance(field.default, dict):
-        own = {one.names[-1]: one.default for one in children(field)}
-        differing = {name: value for name, value in field.default.items() if name in own and own[name] != value}
+        child_defaults = {child.names[-1]: child.default for child in children(field)}
+        differing = {
+            name: value
+            for name, value in field.default.items()
+            if name in child_defaults and child_defaults[name] != value
+        }
         return json.dumps(differing) if differing else ""
     return "unset" if field.default is None else json.dumps(field.default)
 
@@ -92,14 +98,14 @@ def format_mutability(field: FieldReference) -> str:
     """Return whether the field may change during the job's lifetime."""
     if field.frozen:
         return f"never: {field.frozen}"
-    if any(one.frozen for one in descendant_fields(field)):
+    if any(descendant.frozen for descendant in descendant_fields(field)):
         return "some of it, while the job lives"
     return "at any time while the job lives"
 
 
 def _table(fields: list[FieldReference], labels: list[str]) -> list[str]:
     rows = [
-        (label, one.type, "required" if one.required else format_default(one), one.meaning)
-        for label, one in zip(labels, fields, strict=True)
+        (label, field.type, "required" if field.required else format_default(field), field.meaning)
+        for label, field in zip(labels, fields, strict=True)
     ]
     return [f"  {line}" for line in align([("field", "type", "default", "meaning"), *rows])]

@@ -65,10 +65,10 @@ def mean_repair(fault_model: FaultModel) -> float:
 def draw_faults(fault_model: FaultModel, num_slices: int) -> list[Fault]:
     """Return faults at exponentially distributed times, in order. A slice fails only while it has nodes."""
     random = Random(fault_model.seed)  # noqa: S311  # no secret
-    drawn = [
+    slice_faults = [
         fault for number in range(num_slices) for fault in _draw_slice_faults(fault_model, number, num_slices, random)
     ]
-    faults = list(_drop_ineffective(sort_faults(drawn)))
+    faults = list(_drop_ineffective(sort_faults(slice_faults)))
     if fault_model.mix.outage_interval is not None:
         time = random.expovariate(1 / fault_model.mix.outage_interval)
         while time < fault_model.simulated_seconds:
@@ -83,25 +83,27 @@ def _draw_slice_faults(fault_model: FaultModel, number: int, num_slices: int, ra
     time = random.expovariate(1 / fault_model.mtbf)
     while time < fault_model.simulated_seconds:
         kind = random.choices([*mix.kinds], [*mix.kinds.values()])[0]
-        away = _draw_length(fault_model, kind, random)
-        yield Fault(time, number, away, kind)
+        duration = _draw_length(fault_model, kind, random)
+        yield Fault(time, number, duration, kind)
         if kind is FaultKind.LOSS and random.random() < mix.neighbour_share:
-            last = min(number + random.randint(1, 3), num_slices - 1)
-            yield from (Fault(time, other, away, kind) for other in range(number + 1, last + 1))
-        time += (NOTICE_SECONDS if kind is FaultKind.NOTICE else 0.0) + away + random.expovariate(1 / fault_model.mtbf)
+            last_neighbour = min(number + random.randint(1, 3), num_slices - 1)
+            yield from (Fault(time, neighbour, duration, kind) for neighbour in range(number + 1, last_neighbour + 1))
+        time += (
+            (NOTICE_SECONDS if kind is FaultKind.NOTICE else 0.0) + duration + random.expovariate(1 / fault_model.mtbf)
+        )
 
 
 def _drop_ineffective(faults: Sequence[Fault]) -> Iterator[Fault]:
     """Yield the faults of slices that have nodes. A fault of a neighbour can also take a slice."""
-    lost: dict[int, tuple[float, float]] = {}
+    repairs: dict[int, tuple[float, float]] = {}
     for fault in faults:
-        begin, end = lost.get(fault.slice, (0.0, 0.0))
+        begin, end = repairs.get(fault.slice, (0.0, 0.0))
         if begin <= fault.at < end:
             continue
         yield fault
         if fault.kind in (FaultKind.LOSS, FaultKind.NOTICE):
             begin = fault.at + (NOTICE_SECONDS if fault.kind is FaultKind.NOTICE else 0.0)
-            lost[fault.slice] = begin, begin + fault.repair_seconds
+            repairs[fault.slice] = begin, begin + fault.repair_seconds
 
 
 def _draw_length(fault_model: FaultModel, kind: FaultKind, random: Random) -> float:

@@ -20,9 +20,9 @@ def render_page() -> str:
     """Return the text of the page."""
     spec = find_field("spec")
     assert spec, "the reference begins with the spec"  # noqa: S101
-    sections = [one for one in children(spec) if one.fields]
-    single = [one for one in children(spec) if not one.fields]
-    lines = [HEADER, "## spec", "", *_table(single)]
+    sections = [field for field in children(spec) if field.fields]
+    scalars = [field for field in children(spec) if not field.fields]
+    lines = [HEADER, "## spec", "", *_table(scalars)]
     for section in sections:
         lines += ["", *_section(section)]
     return "\n".join(lines) + "\n"
@@ -45,7 +45,7 @@ def _section(section: FieldReference) -> Iterator[str]:
 def _table(fields: list[FieldReference] | tuple[FieldReference, ...]) -> Iterator[str]:
     yield "| field | type | default | allowed | later | meaning |"
     yield "|---|---|---|---|---|---|"
-    yield from (_row(one) for one in fields)
+    yield from (_row(field) for field in fields)
 
 
 def _row(field: FieldReference) -> str:

@@ -60,7 +60,7 @@ def inspect(target: Target, options: InspectionOptions, timeout: float) -> int:
     return run_interruptible(_inspect(target, options, timeout))
 
 
-def make_request(job: Manifest, options: InspectionOptions, number: str, now: datetime) -> InspectionRequest:
+def make_request(job: Manifest, options: InspectionOptions, inspection_id: str, now: datetime) -> InspectionRequest:
     """Return the request for an inspection of a job.
 
     Raises:
@@ -71,7 +71,7 @@ def make_request(job: Manifest, options: InspectionOptions, number: str, now: da
         name, phase = get_text(job, "metadata", "name"), status.phase or "new"
         raise CommandError(f"{name} is {phase}: no process of it trains. `trainingjob status {name}` shows why.")
     return InspectionRequest(
-        id=number,
+        id=inspection_id,
         job_uid=get_text(job, "metadata", "uid"),
         kind=options.kind,
         steps=options.steps,
@@ -88,27 +88,31 @@ def find_pods(job: Manifest, pods: Sequence[Pod], hosts: TracedHosts) -> list[Po
     return [by_uid[uid] for uid in (members if hosts == "all" else members[:1]) if uid in by_uid]
 
 
-def find_result(lines: Sequence[str], kind: InspectionKind, number: str) -> HostResult | None:  # None: not yet
+def find_result(lines: Sequence[str], kind: InspectionKind, inspection_id: str) -> HostResult | None:  # None: not yet
     """Return the result of an inspection in the lines of a log."""
-    return _find_stacks(lines, number) if kind is InspectionKind.STACKS else _find_trace(lines, trace_name(number))
+    return (
+        _find_stacks(lines, inspection_id)
+        if kind is InspectionKind.STACKS
+        else _find_trace(lines, trace_name(inspection_id))
+    )
 
 
-def _find_stacks(lines: Sequence[str], number: str) -> HostResult | None:
-    first, _, last = STACKS.format(id=number, text="").split("\n")
-    begin = next((place for place, line in enumerate(lines) if line.endswith(first)), None)
-    end = next((place for place, line in enumerate(lines) if line.endswith(last)), None)
+def _find_stacks(lines: Sequence[str], inspection_id: str) -> HostResult | None:
+    first, _, last = STACKS.format(id=inspection_id, text="").split("\n")
+    begin = next((index for index, line in enumerate(lines) if line.endswith(first)), None)
+    end = next((index for index, line in enumerate(lines) if line.endswith(last)), None)
     return None if begin is None or end is None else HostResult("\n".join(lines[begin + 1 : end]))
 
 
 def _find_trace(lines: Sequence[str], name: str) -> HostResult | None:
-    written = TRACE_WRITTEN.partition("{steps}")[0].format(name=name)
-    failed = TRACE_NOT_WRITTEN.partition("{error}")[0].format(name=name)
+    success_marker = TRACE_WRITTEN.partition("{steps}")[0].format(name=name)
+    failure_marker = TRACE_NOT_WRITTEN.partition("{error}")[0].format(name=name)
     for line in lines:
-        if written in line:
-            steps, _, folder = line.partition(written)[2].partition(" folder=")
+        if success_marker in line:
+            steps, _, folder = line.partition(success_marker)[2].partition(" folder=")
             return HostResult(f"steps {steps}", folder)
-        if failed in line:
-            return HostResult(line.partition(failed)[2], is_failure=True)
+        if failure_marker in line:
+            return HostResult(line.partition(failure_marker)[2], is_failure=True)
     return None
 
 
@@ -119,13 +123,13 @@ async def _inspect(target: Target, options: InspectionOptions, seconds: float) -
         await remote.edit(annotate(job, INSPECTION_ANNOTATION, request.model_dump_json(by_alias=True)))
         since = remote.now() - timedelta(seconds=CLOCK_SKEW_SECONDS)
         results: dict[str, HostResult] = {}
-        waiting: list[Pod] = []
+        pending: list[Pod] = []
         try:
             async with asyncio.timeout(seconds):
                 while True:
                     pods = find_pods(job, await remote.list_pods(job), options.hosts)
-                    waiting = [pod for pod in pods if pod.uid not in results]
-                    for pod in waiting:
+                    pending = [pod for pod in pods if pod.uid not in results]
+                    for pod in pending:
                         result = find_result(await _read_log(remote, pod, since), options.kind, request.id)
                         if result is not None:
                             results[pod.uid] = result
@@ -135,7 +139,7 @@ async def _inspect(target: Target, options: InspectionOptions, seconds: float) -
                     await asyncio.sleep(POLL_SECONDS)
                     job = await remote.read_job()
         except TimeoutError:
-            names = ", ".join(f"host {pod.host} of slice {pod.slice}" for pod in waiting) or "the job has no host"
+            names = ", ".join(f"host {pod.host} of slice {pod.slice}" for pod in pending) or "the job has no host"
             echo(
                 f"Error: no result within {pluralize(round(seconds), 'second')}: {names}. A new world or a step that "
                 "takes longer delays it: see `trainingjob status`, or raise --timeout.",
@@ -161,10 +165,10 @@ def _print_result(pod: Pod, result: HostResult) -> None:
         echo(f"{name}: {'no trace: ' if result.is_failure else ''}{result.text}")
 
 
-def _print_how_to_open(results: Iterable[HostResult], number: str) -> None:
+def _print_how_to_open(results: Iterable[HostResult], inspection_id: str) -> None:
     folder = next((result.folder for result in results if result.folder), "")
     if folder:
-        place = "" if is_bucket(folder) else ", on the volume of `checkpoint.uri`. Where it is mounted"
-        echo(f"trace {trace_name(number)} is below {folder}{place}:")
+        location = "" if is_bucket(folder) else ", on the volume of `checkpoint.uri`. Where it is mounted"
+        echo(f"trace {trace_name(inspection_id)} is below {folder}{location}:")
         echo(f"  xprof --logdir {folder}        # or: tensorboard --logdir {folder}, with its plugin for profiles")
         echo("Perfetto opens a single host without installation: load its .trace.json.gz at https://ui.perfetto.dev")

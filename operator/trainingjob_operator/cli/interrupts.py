@@ -25,13 +25,13 @@ def run_interruptible[T](coroutine: Coroutine[Any, Any, T]) -> T:
         return await coroutine
 
     def interrupt(task: asyncio.Task[T]) -> None:
-        interrupted.append(signal.SIGINT)
+        received.append(signal.SIGINT)
         task.cancel()
 
-    interrupted: list[signal.Signals] = []
+    received: list[signal.Signals] = []
     try:
         return asyncio.run(run())
     except asyncio.CancelledError:
-        if interrupted:
+        if received:
             raise KeyboardInterrupt from None
         raise

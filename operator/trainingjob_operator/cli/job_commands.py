@@ -136,8 +136,8 @@ def wait(
 @app.command()
 def scale(
     name: Name,
-    fewest: Annotated[int | None, typer.Option("--min", min=1, help="Minimum number of slices.")] = None,
-    most: Annotated[int | None, typer.Option("--max", min=1, help="Maximum number of slices.")] = None,
+    min_slices: Annotated[int | None, typer.Option("--min", min=1, help="Minimum number of slices.")] = None,
+    max_slices: Annotated[int | None, typer.Option("--max", min=1, help="Maximum number of slices.")] = None,
     count: Annotated[int | None, typer.Option(min=1, help="Fixed number of slices.")] = None,
     namespace: Namespace = None,
     context: KubeContext = None,
@@ -152,7 +152,7 @@ def scale(
     from trainingjob_operator.cli.job_edits import scale as scale_job
     from trainingjob_operator.cli.remote_job import Target
 
-    scale_job(Target(name, namespace, context, kubeconfig), {"min": fewest, "max": most, "count": count})
+    scale_job(Target(name, namespace, context, kubeconfig), {"min": min_slices, "max": max_slices, "count": count})
 
 
 @app.command()

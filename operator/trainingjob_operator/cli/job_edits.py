@@ -34,11 +34,11 @@ def set_suspend(target: Target, *, suspend: bool) -> None:
     echo(run_interruptible(_set_suspend(target, suspend=suspend)))
 
 
-async def _scale(target: Target, wanted: dict[str, int]) -> str:
+async def _scale(target: Target, changes: dict[str, int]) -> str:
     async with open_remote_job(target) as remote:
         job = await remote.read_job()
         before = {field: get_int(job, "spec", "slices", field) for field in FIELDS}
-        after = _merge(before, wanted)
+        after = _merge(before, changes)
         if after == before:
             return f"{target.name} already has {_describe(before)}"
         await remote.edit(_list_operations(before, after))
@@ -54,12 +54,12 @@ async def _set_suspend(target: Target, *, suspend: bool) -> str:
     return f"{target.name} saves and releases its pods" if suspend else f"{target.name} resumes"
 
 
-def _merge(before: dict[str, int | None], wanted: dict[str, int]) -> dict[str, int | None]:
+def _merge(before: dict[str, int | None], changes: dict[str, int]) -> dict[str, int | None]:
     """Return all bounds. `count` clears the others; a fixed job that becomes elastic keeps its size as the other."""
-    if "count" in wanted:
-        return {"count": wanted["count"], "min": None, "max": None}
-    fixed = before["count"]
-    return {"count": None} | {field: wanted.get(field, before[field] or fixed) for field in ("min", "max")}
+    if "count" in changes:
+        return {"count": changes["count"], "min": None, "max": None}
+    fixed_count = before["count"]
+    return {"count": None} | {field: changes.get(field, before[field] or fixed_count) for field in ("min", "max")}
 
 
 def _list_operations(before: dict[str, int | None], after: dict[str, int | None]) -> list[Manifest]:
@@ -75,5 +75,5 @@ def _list_operations(before: dict[str, int | None], after: dict[str, int | None]
 
 
 def _describe(bounds: dict[str, int | None]) -> str:
-    count, fewest, most = (bounds[field] for field in FIELDS)
-    return f"{fewest} to {pluralize(most or 0, 'slice')}" if count is None else pluralize(count, "slice")
+    count, min_slices, max_slices = (bounds[field] for field in FIELDS)
+    return f"{min_slices} to {pluralize(max_slices or 0, 'slice')}" if count is None else pluralize(count, "slice")

@@ -395,6 +395,6 @@ def simulate(
     from trainingjob_operator.cli.simulate import Options, simulate_file
     from trainingjob_operator.core.simulate.durations import Durations
 
-    pace = Durations({}, pod_start=start_seconds, world_join=restart_seconds, save=save_seconds)
-    options = Options(mtbf, repair, time, step_seconds, pace, slices, spares, seed)
+    durations = Durations({}, pod_start=start_seconds, world_join=restart_seconds, save=save_seconds)
+    options = Options(mtbf, repair, time, step_seconds, durations, slices, spares, seed)
     simulate_file(file, read_catalog(accelerators, presets, pod_profiles), options, as_json=as_json)

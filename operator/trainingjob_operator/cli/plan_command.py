@@ -66,8 +66,8 @@ def print_plan(file: str, catalog: Catalog, *, as_json: bool) -> None:
         for line in (program_headline(job.name, plan), "", *program_table(plan), *warning_lines(warnings)):
             echo(line)
         return
-    chosen = [choice_lines(plan.choice)] if plan.choice else []
-    blocks = (plan_table(plan), *chosen, draw_mesh(plan), draw_memory_bars(plan))
+    choice_blocks = [choice_lines(plan.choice)] if plan.choice else []
+    blocks = (plan_table(plan), *choice_blocks, draw_mesh(plan), draw_memory_bars(plan))
     for line in (
         headline(job.name, plan),
         *(line for block in blocks for line in ("", *block)),
@@ -88,32 +88,32 @@ def plan_table(plan: Plan) -> list[str]:
     """Return a table with one row per number of slices, then the reasons for impossible sizes and the notes."""
     device = plan.shape.device_noun
     rooflines = predict_sizes(plan)
-    fast = SPEED_COLUMNS if rooflines else ()
-    micro = "microbatches x " if any(one.layout and one.layout.microbatches > 1 for one in plan.sizes) else ""
+    speed_columns = SPEED_COLUMNS if rooflines else ()
+    microbatches = "microbatches x " if any(size.layout and size.layout.microbatches > 1 for size in plan.sizes) else ""
     headings = (
         "slices",
         f"{device}s",
         "mesh",
-        f"batch/{device} x {micro}accumulation",
+        f"batch/{device} x {microbatches}accumulation",
         f"memory/{device}",
         "redundancy",
-        *fast,
+        *speed_columns,
     )
     impossible = [
-        f"{pluralize(one.num_slices, 'slice')}: {one.invalid_reason}" for one in plan.sizes if not one.is_valid
+        f"{pluralize(size.num_slices, 'slice')}: {size.invalid_reason}" for size in plan.sizes if not size.is_valid
     ]
     rows = [
-        (*_row(plan, one), *_speed(plan, one.num_slices, rooflines.get(one.num_slices))[: len(fast)])
-        for one in plan.sizes
+        (*_row(plan, size), *_speed(plan, size.num_slices, rooflines.get(size.num_slices))[: len(speed_columns)])
+        for size in plan.sizes
     ]
-    spare = [REDUNDANCY_LEGEND, *_describe_shrink_delay(plan)] if len(plan.allowed_sizes) > 1 else []
+    redundancy = [REDUNDANCY_LEGEND, *_describe_shrink_delay(plan)] if len(plan.allowed_sizes) > 1 else []
     snapshots = [_snapshot_line(plan.shape, plan.snapshots)] if plan.snapshots else []
     saves = [_save_line(plan)] if plan.allowed_sizes else []
     return [
-        *align([headings, *rows], right=(0, 1, *range(len(headings) - len(fast), len(headings)))),
+        *align([headings, *rows], right=(0, 1, *range(len(headings) - len(speed_columns), len(headings)))),
         *impossible,
         *_describe_speed(plan, rooflines),
-        *spare,
+        *redundancy,
         *snapshots,
         *describe_replicas(plan),
         *saves,
@@ -130,7 +130,7 @@ def plan_table(plan: Plan) -> list[str]:
         *_describe_default_heads(plan.spec.model),
         *_describe_unsharded(plan),
         *_describe_optimizer_memory(plan),
-        *(f"{one.part} kernel: {one.name}, because {one.reason}" for one in plan.kernels),
+        *(f"{kernel.part} kernel: {kernel.name}, because {kernel.reason}" for kernel in plan.kernels),
         *([f"pod profile: {plan.shape.profile.name}"] if plan.shape.profile else []),
         *describe_image(plan),
     ]
@@ -162,12 +162,12 @@ def _describe_shrink_delay(plan: Plan) -> list[str]:
     elastic = plan.spec.elastic
     if elastic.policy == "shrink":
         return []
-    how = (
+    limit = (
         f"as long as its past repairs justify, up to {elastic.shrink_after},"
         if elastic.policy == "auto"
         else f"up to {elastic.shrink_after}"
     )
-    return [f"after a loss: waits {how} for as many slices as before, then resumes with fewer"]
+    return [f"after a loss: waits {limit} for as many slices as before, then resumes with fewer"]
 
 
 def _describe_optimizer_memory(plan: Plan) -> list[str]:
@@ -181,8 +181,8 @@ def _describe_optimizer_memory(plan: Plan) -> list[str]:
     first = layouts[0]
     num_bytes = count_offloaded_slots(plan.spec, first) * first.devices_per_host
     seconds = update_transfer_seconds(plan.spec, plan.shape, first)
-    moves = f", and {format_duration(seconds)} of each step to move" if seconds else ""
-    return [f"{line}: up to {format_size(num_bytes)} per host{moves}"]
+    transfer = f", and {format_duration(seconds)} of each step to move" if seconds else ""
+    return [f"{line}: up to {format_size(num_bytes)} per host{transfer}"]
 
 
 def _describe_unsharded(plan: Plan) -> list[str]:
@@ -191,7 +191,7 @@ def _describe_unsharded(plan: Plan) -> list[str]:
     for tensor in find_unsharded_at_largest_size(plan).tensors:
         if tensor.is_matrix:
             names.setdefault(tensor.reason, []).append(tensor.name)
-    return [f"whole on every device: {', '.join(found)}, because {reason}" for reason, found in names.items()]
+    return [f"whole on every device: {', '.join(tensors)}, because {reason}" for reason, tensors in names.items()]
 
 
 def _snapshot_line(shape: SliceShape, snapshots: SnapshotPlan) -> str:
@@ -247,11 +247,11 @@ def _describe_schedule(spec: TrainingJobSpec) -> list[str]:
     cycle = f"{schedule.cycle_steps(steps):,}"
     is_known = schedule.length(spec.training.steps) is not None
     return [
-        f"{name}: {pluralize(count, 'step')}, {given} of {cycle}"
+        f"{name}: {pluralize(count, 'step')}, {share} of {cycle}"
         if is_known
-        else f"{name}: {given} of the steps, which the hosts count from {spec.training.epochs:g} epochs of the text"
-        for name, given, count in lengths
-        if isinstance(given, str)
+        else f"{name}: {share} of the steps, which the hosts count from {spec.training.epochs:g} epochs of the text"
+        for name, share, count in lengths
+        if isinstance(share, str)
     ]
 
 
@@ -273,8 +273,8 @@ def _describe_quantized(plan: Plan) -> list[str]:
     matrices = [tensor.name for tensor in list_quantizable(network)]
     excluded = [name for name in matrices if name not in network.quantized]
     number = f"{len(matrices) - len(excluded)} of {len(matrices)} matrices of the layers"
-    without = f", without {', '.join(excluded)}" if excluded else ""
-    return [f"{quantization.type} matmuls: {number}{without}"]
+    exclusions = f", without {', '.join(excluded)}" if excluded else ""
+    return [f"{quantization.type} matmuls: {number}{exclusions}"]
 
 
 def _describe_loss_chunks(plan: Plan) -> list[str]:
@@ -282,19 +282,19 @@ def _describe_loss_chunks(plan: Plan) -> list[str]:
     numbers = sorted({size.loss_chunks for size in plan.sizes if size.is_valid})
     if numbers in ([], [1]):
         return []
-    where = f"a {plan.shape.device_noun} computes the logits of a microbatch"
-    return [f"loss: {where} in {' or '.join(map(str, numbers))} chunks, one after the other"]
+    subject = f"a {plan.shape.device_noun} computes the logits of a microbatch"
+    return [f"loss: {subject} in {' or '.join(map(str, numbers))} chunks, one after the other"]
 
 
 def _describe_evaluations(plan: Plan) -> list[str]:
     """Return the batches and the memory of evaluations that limit their batch, at the size where they need most."""
     planned = [plan_evaluations(plan.spec, size) for size in plan.sizes if size.is_valid]
-    largest = [max(of_sizes, key=lambda one: one.memory_bytes) for of_sizes in zip(*planned, strict=True)]
+    largest = [max(batches, key=lambda batch: batch.memory_bytes) for batches in zip(*planned, strict=True)]
     device = plan.shape.device_noun
     return [
-        f"evaluation {one.name}: a {device} evaluates up to {pluralize(one.rows_per_shard, 'sequence')} at once, "
-        f"with at most {format_size(one.memory_bytes)}"
-        for one, evaluation in zip(largest, plan.spec.evaluation, strict=False)
+        f"evaluation {batch.name}: a {device} evaluates up to {pluralize(batch.rows_per_shard, 'sequence')} at once, "
+        f"with at most {format_size(batch.memory_bytes)}"
+        for batch, evaluation in zip(largest, plan.spec.evaluation, strict=False)
         if evaluation.max_per_device_batch is not None
     ]
 
@@ -323,34 +323,34 @@ def choice_lines(choice: Choice) -> list[str]:
     """Return the choice of `strategy: auto`, the alternatives, and the same choice as an explicit spec."""
     best = choice.chosen
     candidates = pluralize(choice.num_candidates, "candidate")
-    compared = (
+    comparison = (
         f"auto, the best of {candidates} at the largest size: {best.describe()}{_format_step_time(choice, best)}",
-        *(f"  instead of {one.describe()}{_format_step_time(choice, one)}" for one in choice.runners_up),
+        *(f"  instead of {other.describe()}{_format_step_time(choice, other)}" for other in choice.runners_up),
     )
     offload = f", offload: [{', '.join(best.offload)}]" if best.offload else ""
     mesh = f"ici: {_format_degrees(best.ici)}, dcn: {_format_degrees(best.dcn)}"
     return [
-        *compared,
+        *comparison,
         "The same as an explicit spec:",
         f"  parallelism: {{{mesh}}}",
         f"  memory: {{remat: {best.remat}{offload}}}",
     ]
 
 
-def _format_step_time(choice: Choice, one: Candidate) -> str:
+def _format_step_time(choice: Choice, candidate: Candidate) -> str:
     """Return the time of a step, and its excess over the best candidate's."""
     if not choice.has_known_rates:
         return ""
-    more = one.score / choice.chosen.score - 1
-    return f" · {format_precise_duration(one.step_seconds)} per step" + (
-        f" (+{format_percent(more)})" if one is not choice.chosen else ""
+    excess = candidate.score / choice.chosen.score - 1
+    return f" · {format_precise_duration(candidate.step_seconds)} per step" + (
+        f" (+{format_percent(excess)})" if candidate is not choice.chosen else ""
     )
 
 
 def _format_degrees(degrees: AxisDegrees) -> str:
     """Return axis degrees in the notation of a spec. An unsharded mesh is written as one axis of degree 1."""
-    split = degrees.sharded() or (("data", 1),)
-    return f"{{{', '.join(f'{axis}: {degree}' for axis, degree in split)}}}"
+    sharded = degrees.sharded() or (("data", 1),)
+    return f"{{{', '.join(f'{axis}: {degree}' for axis, degree in sharded)}}}"
 
 
 def _speed(plan: Plan, num_slices: int, roofline: Roofline | None) -> tuple[str, ...]:
@@ -367,34 +367,34 @@ def _speed(plan: Plan, num_slices: int, roofline: Roofline | None) -> tuple[str,
 
 
 def _describe_speed(plan: Plan, rooflines: Mapping[int, Roofline]) -> list[str]:
-    """Return what the speeds of the table rest on; empty if they are unknown."""
+    """Return the source of the speeds in the table; empty if they are unknown."""
     if not rooflines:
         return []
     expected = expect(next(iter(rooflines.values())), plan.shape)  # the share is that of the accelerator
-    where = plan.shape.accelerator if expected.is_calibrated else "other accelerators of its platform"
-    share = f"{format_percent(expected.reached)} of the speed at peak rates as in published runs on {where}"
+    source = plan.shape.accelerator if expected.is_calibrated else "other accelerators of its platform"
+    share = f"{format_percent(expected.reached)} of the speed at peak rates as in published runs on {source}"
     return [f"step, tokens/s, MFU: expected, {share}; MFU bound: at peak rates"]
 
 
-def _row(plan: Plan, one: SizePlan) -> tuple[str, ...]:
-    devices = str(one.num_slices * plan.shape.num_devices)
-    layout = one.layout
+def _row(plan: Plan, size: SizePlan) -> tuple[str, ...]:
+    devices = str(size.num_slices * plan.shape.num_devices)
+    layout = size.layout
     if layout is None:
-        return str(one.num_slices), devices, "not possible", "", "", ""
-    micro = f"{layout.microbatches} x " if layout.microbatches > 1 else ""
-    batch = f"{layout.rows_per_shard} x {micro}{layout.accumulation}"
+        return str(size.num_slices), devices, "not possible", "", "", ""
+    microbatches = f"{layout.microbatches} x " if layout.microbatches > 1 else ""
+    batch = f"{layout.rows_per_shard} x {microbatches}{layout.accumulation}"
     if layout.padding_rows:
         rows = plan.spec.training.largest_batch * plan.spec.sequences_per_example
         share = layout.padding_rows / (layout.padding_rows + rows)
         batch += f"  ({format_percent(share)} padding)"
-    need = format_size(one.memory.total) if one.memory else ""
-    of = f" of {format_size(plan.shape.memory_bytes)}" if plan.shape.memory_bytes else ""
-    spare = max_losable_slices(plan.spec, layout)
+    used = format_size(size.memory.total) if size.memory else ""
+    capacity = f" of {format_size(plan.shape.memory_bytes)}" if plan.shape.memory_bytes else ""
+    losable = max_losable_slices(plan.spec, layout)
     return (
-        str(one.num_slices),
+        str(size.num_slices),
         devices,
         describe_mesh(layout),
         batch,
-        f"{need}{of}",
-        pluralize(spare, "slice") if spare else "none",
+        f"{used}{capacity}",
+        pluralize(losable, "slice") if losable else "none",
     )

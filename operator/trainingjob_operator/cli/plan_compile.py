@@ -81,11 +81,11 @@ def compile_sizes(name: str, plan: Plan) -> Iterator[CompileAnswer]:
     """
     config = build_run_config(JobIdentity(name=name, namespace="", uid=""), plan)
     console = SafeConsole(stderr=True)
-    numbers = [layout.num_slices for layout in config.layouts]
+    sizes = [layout.num_slices for layout in config.layouts]
     with TrainerChild(PROGRAM, "compiler") as compiler:
         answers = compiler.answer(config.model_dump_json())
-        for place, number in enumerate(numbers, 1):
-            with console.status(f"compiling for {pluralize(number, 'slice')}, {place} of {len(numbers)}"):
+        for position, num_slices in enumerate(sizes, 1):
+            with console.status(f"compiling for {pluralize(num_slices, 'slice')}, {position} of {len(sizes)}"):
                 line = next(answers, None)
             if line is None:
                 return
@@ -98,29 +98,29 @@ def compiled_table(plan: Plan, answers: list[CompileAnswer]) -> list[str]:
 
     Memory, FLOPs and bytes are per device and per step.
     """
-    sizes = {one.num_slices: one for one in plan.sizes}
+    sizes = {size.num_slices: size for size in plan.sizes}
     rows: list[tuple[str, ...]] = [("slices", "what", "estimate", "compiler", "off")]
     for answer in answers:
         if answer.step:
             rows += [(str(answer.num_slices), *row) for row in _compare(plan, sizes[answer.num_slices], answer.step)]
-    failed = [f"{pluralize(one.num_slices, 'slice')}: {one.error}" for one in answers if one.error]
+    failed = [f"{pluralize(answer.num_slices, 'slice')}: {answer.error}" for answer in answers if answer.error]
     return [*(align(rows, right=(0, 2, 3, 4)) if len(rows) > 1 else ()), *failed]
 
 
-def _compare(plan: Plan, one: SizePlan, step: CompiledStep) -> Iterator[tuple[str, str, str, str]]:
+def _compare(plan: Plan, size: SizePlan, step: CompiledStep) -> Iterator[tuple[str, str, str, str]]:
     """Yield the name of each quantity, its estimate, the compiler's figure, and the deviation of the estimate."""
-    assert one.layout  # noqa: S101
-    assert one.memory  # noqa: S101
+    assert size.layout  # noqa: S101
+    assert size.memory  # noqa: S101
     workload = describe_workload(plan.spec)
-    flops = count_visible_flops(workload, one.layout)
+    flops = count_visible_flops(workload, size.layout)
     yield (
         "memory",
-        format_size(one.memory.total),
+        format_size(size.memory.total),
         format_size(step.memory),
-        _format_deviation(one.memory.total, step.memory),
+        _format_deviation(size.memory.total, step.memory),
     )
     yield "FLOPs", format_count(flops), format_count(step.flops), _format_deviation(flops, step.flops)
-    predicted = sum_by_axes(predict_traffic(workload, one.layout, plan.shape.platform))
+    predicted = sum_by_axes(predict_traffic(workload, size.layout, plan.shape.platform))
     compiled = sum_compiled(step)
     floor = MIN_SHOWN_SHARE * max([*predicted.values(), *compiled.values()], default=0)
     for key in sorted({*predicted, *compiled}):
@@ -137,8 +137,10 @@ def _compare(plan: Plan, one: SizePlan, step: CompiledStep) -> Iterator[tuple[st
 def sum_compiled(step: CompiledStep) -> dict[tuple[Network, tuple[Axis, ...]], int]:
     """Return the bytes of a compiled step by network and set of axes."""
     sums: dict[tuple[Network, tuple[Axis, ...]], int] = {}
-    for one in step.collectives:
-        sums[one.network, one.axes] = sums.get((one.network, one.axes), 0) + one.bytes
+    for collective in step.collectives:
+        sums[collective.network, collective.axes] = (
+            sums.get((collective.network, collective.axes), 0) + collective.bytes
+        )
     return sums
 
 

@@ -54,13 +54,15 @@ def print_diff(before: str, after: str, catalog: Catalog, *, as_json: bool) -> b
     """
     jobs = [read_one_job(file) for file in (before, after)]
     plans = [require_valid(job, catalog) for job in jobs]
-    found = compare(*(_as_document(job, plan, warnings) for job, (plan, warnings) in zip(jobs, plans, strict=True)))
+    differences = compare(
+        *(_as_document(job, plan, warnings) for job, (plan, warnings) in zip(jobs, plans, strict=True))
+    )
     if as_json:
-        echo(json.dumps(as_object(found), indent=2))
+        echo(json.dumps(as_object(differences), indent=2))
     else:
-        for line in describe(found):
+        for line in describe(differences):
             echo(line)
-    return bool(found)
+    return bool(differences)
 
 
 def compare(before: Object, after: Object) -> Differences:
@@ -78,21 +80,26 @@ def compare(before: Object, after: Object) -> Differences:
     )
 
 
-def as_object(found: Differences) -> Object:
+def as_object(differences: Differences) -> Object:
     """Return the differences as JSON types."""
-    changes = asdict(found)
-    return {**changes, "sizes": [{"slices": number, "changes": one} for number, one in changes["sizes"].items()]}
+    changes = asdict(differences)
+    return {
+        **changes,
+        "sizes": [{"slices": number, "changes": size_changes} for number, size_changes in changes["sizes"].items()],
+    }
 
 
-def describe(found: Differences) -> list[str]:
+def describe(differences: Differences) -> list[str]:
     """Return the differences as lines of text."""
-    if not found:
+    if not differences:
         return ["The two jobs are the same."]
     tables = [
-        _table("spec", [(*_row(change), _describe_mutability(change.path)) for change in found.spec], "while it runs"),
-        _table("plan", [_row(change) for change in found.plan]),
-        *(_table(pluralize(number, "slice"), _rows(changes)) for number, changes in found.sizes.items()),
-        _table("warning", [_row(change) for change in found.warnings]),
+        _table(
+            "spec", [(*_row(change), _describe_mutability(change.path)) for change in differences.spec], "while it runs"
+        ),
+        _table("plan", [_row(change) for change in differences.plan]),
+        *(_table(pluralize(number, "slice"), _rows(changes)) for number, changes in differences.sizes.items()),
+        _table("warning", [_row(change) for change in differences.warnings]),
     ]
     lines = [line for table in tables if table for line in ("", *table)]
     return lines[1:]
@@ -104,13 +111,13 @@ def _as_document(job: Document, plan: Plan, warnings: Any) -> Object:
 
 
 def _by_size(job: Object) -> dict[int, Object]:
-    return {one["slices"]: one for one in job["sizes"]}
+    return {size["slices"]: size for size in job["sizes"]}
 
 
 def _size_independent(job: Object) -> Object:
     """Return the values that hold at every size. The name is not part of a plan, and a warning lists large tensors."""
-    left_out = ("name", "spec", "sizes", "warnings", "unsharded")
-    return {key: value for key, value in job.items() if key not in left_out}
+    excluded = ("name", "spec", "sizes", "warnings", "unsharded")
+    return {key: value for key, value in job.items() if key not in excluded}
 
 
 def _warnings(job: Object) -> Object:
@@ -118,11 +125,11 @@ def _warnings(job: Object) -> Object:
 
 
 def _changes(before: Any, after: Any, path: str = "") -> tuple[Change, ...]:
-    mine, theirs = dict(_flatten(before, path)), dict(_flatten(after, path))
+    old_values, new_values = dict(_flatten(before, path)), dict(_flatten(after, path))
     return tuple(
-        Change(at, mine.get(at), theirs.get(at))
-        for at in dict.fromkeys([*mine, *theirs])
-        if mine.get(at) != theirs.get(at)
+        Change(value_path, old_values.get(value_path), new_values.get(value_path))
+        for value_path in dict.fromkeys([*old_values, *new_values])
+        if old_values.get(value_path) != new_values.get(value_path)
     )
 
 
@@ -158,5 +165,5 @@ def _describe_mutability(path: str) -> str:
     return "may change" if field and not field.frozen else "another job"
 
 
-def _table(title: str, rows: list[tuple[str, ...]], *more: str) -> list[str]:
-    return align([(title, "before", "after", *more), *rows]) if rows else []
+def _table(title: str, rows: list[tuple[str, ...]], *headings: str) -> list[str]:
+    return align([(title, "before", "after", *headings), *rows]) if rows else []

@@ -52,7 +52,7 @@ def plan_as_object(name: str, plan: Plan, warnings: Sequence[Problem]) -> Object
         "snapshots": _to_json(plan.snapshots),
         "saveBytesPerHost": max_save_bytes(plan),
         "firstSaveBytesPerHost": max_first_save_bytes(plan),
-        "sizes": [_size(plan, one, rooflines.get(one.num_slices)) for one in plan.sizes],
+        "sizes": [_size(plan, size, rooflines.get(size.num_slices)) for size in plan.sizes],
         "warnings": [_to_json(warning) for warning in warnings],
     }
 
@@ -80,8 +80,8 @@ def _program_as_object(name: str, plan: Plan, warnings: Sequence[Problem]) -> Ob
 
 def _unsharded(plan: Plan) -> Object:
     """Return the tensors that are whole on every device at the largest size, with their number and share."""
-    found = find_unsharded_at_largest_size(plan)
-    return {**_to_json(found), "numParameters": found.num_parameters}
+    unsharded = find_unsharded_at_largest_size(plan)
+    return {**_to_json(unsharded), "numParameters": unsharded.num_parameters}
 
 
 def _image(plan: Plan) -> Object:
@@ -101,16 +101,16 @@ def _warmup_steps(spec: TrainingJobSpec) -> int | None:  # None: only the hosts 
     return int(spec.schedule.warmup_steps(spec.training.step_limit))
 
 
-def _size(plan: Plan, one: SizePlan, roofline: Roofline | None) -> Object:
+def _size(plan: Plan, size: SizePlan, roofline: Roofline | None) -> Object:
     return {
-        "slices": one.num_slices,
-        "devices": one.num_slices * plan.shape.num_devices,
-        "valid": one.is_valid,
-        "mesh": describe_mesh(one.layout) if one.layout else "",
-        "slicesToSpare": max_losable_slices(plan.spec, one.layout) if one.layout else None,
-        **{name: value for name, value in _to_json(one).items() if name != "numSlices"},
-        "memory": {**_to_json(one.memory), "total": one.memory.total} if one.memory else None,
-        "evaluations": _to_json(plan_evaluations(plan.spec, one)),
+        "slices": size.num_slices,
+        "devices": size.num_slices * plan.shape.num_devices,
+        "valid": size.is_valid,
+        "mesh": describe_mesh(size.layout) if size.layout else "",
+        "slicesToSpare": max_losable_slices(plan.spec, size.layout) if size.layout else None,
+        **{name: value for name, value in _to_json(size).items() if name != "numSlices"},
+        "memory": {**_to_json(size.memory), "total": size.memory.total} if size.memory else None,
+        "evaluations": _to_json(plan_evaluations(plan.spec, size)),
         "roofline": {**_to_json(roofline), "seconds": roofline.seconds, "isUpperBound": True} if roofline else None,
         "expected": _to_json(expect(roofline, plan.shape)) if roofline else None,
     }

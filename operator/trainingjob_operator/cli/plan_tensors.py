@@ -21,27 +21,27 @@ def print_tensors(file: str, catalog: Catalog, *, as_json: bool) -> None:
     """
     plan, _ = require_trainer_job(read_one_job(file), "plan --tensors", catalog)
     network, precision = resolve_network(plan.spec), plan.spec.precision
-    formats: dict[str, str] = {one.name: precision.compute for one in network.tensors if one.is_matrix}
+    formats: dict[str, str] = {tensor.name: precision.compute for tensor in network.tensors if tensor.is_matrix}
     if precision.quantization:
         formats |= dict.fromkeys(network.quantized, precision.quantization.type)
     if as_json:
-        described = [
+        objects = [
             {
-                "name": one.name,
-                "shape": list(one.shape),
-                "axes": list(one.axes),
-                "trained": one.is_trainable,
-                "matmul": formats.get(one.name),
+                "name": tensor.name,
+                "shape": list(tensor.shape),
+                "axes": list(tensor.axes),
+                "trained": tensor.is_trainable,
+                "matmul": formats.get(tensor.name),
             }
-            for one in network.tensors
+            for tensor in network.tensors
         ]
-        echo(json.dumps(described, indent=2))
+        echo(json.dumps(objects, indent=2))
         return
     headings: tuple[str, ...] = ("tensor", "shape", "parameters", "training")
-    rows = [_row(one) for one in network.tensors]
+    rows = [_row(tensor) for tensor in network.tensors]
     if precision.quantization:
         headings = (*headings, "matmul")
-        rows = [(*row, formats.get(one.name, "")) for row, one in zip(rows, network.tensors, strict=True)]
+        rows = [(*row, formats.get(tensor.name, "")) for row, tensor in zip(rows, network.tensors, strict=True)]
     for line in align([headings, *rows], right=(2,)):
         echo(line)
 

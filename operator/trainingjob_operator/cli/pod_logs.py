@@ -55,28 +55,28 @@ async def _show(target: Target, selection: LogSelection, write: Callable[[str], 
 
 async def _follow(remote: RemoteJob, selection: LogSelection, write: Callable[[str], None]) -> None:
     """Stream all logs concurrently, including those of new pods, until the job and every log have ended."""
-    following: dict[str, asyncio.Task[None]] = {}
-    ended: dict[str, datetime] = {}
+    streams: dict[str, asyncio.Task[None]] = {}
+    end_times: dict[str, datetime] = {}
     try:
         while True:
             job = await remote.read_job()
             pods = [pod for pod in await remote.list_pods(job) if selection.covers(pod)]
             for pod in pods:
-                if pod.uid in following and following[pod.uid].done():
-                    await following.pop(pod.uid)
-                    ended[pod.uid] = datetime.now(UTC)
-                if pod.uid not in following and (pod.is_running or pod.uid not in ended):
+                if pod.uid in streams and streams[pod.uid].done():
+                    await streams.pop(pod.uid)
+                    end_times[pod.uid] = datetime.now(UTC)
+                if pod.uid not in streams and (pod.is_running or pod.uid not in end_times):
                     # After a container restart or a broken connection, the new stream begins where the old one ended.
-                    since = ended.get(pod.uid)
+                    since = end_times.get(pod.uid)
                     lines = remote.log_lines(pod, follow=True, tail=None if since else selection.tail, since=since)
-                    following[pod.uid] = asyncio.create_task(_copy_until_break(lines, pod, write))
+                    streams[pod.uid] = asyncio.create_task(_copy_until_break(lines, pod, write))
             if read_status(job).completion_time is not None or is_pipe_closed():
                 break
             await asyncio.sleep(POLL_SECONDS)
         if not is_pipe_closed():
-            await asyncio.gather(*following.values())
+            await asyncio.gather(*streams.values())
     finally:  # no task group: it would wrap cluster errors in an exception group
-        for task in following.values():
+        for task in streams.values():
             task.cancel()
 
 

@@ -29,7 +29,7 @@ from trainingjob_operator.core.units import format_count
 PROGRAM = ("-m", "trainingjob_trainer.prepare")
 """Python arguments that run the trainer's part."""
 MISSING = "is not there on this host"
-"""Words of the trainer's message about a path that does not exist."""
+"""Part of the trainer's message about a path that does not exist."""
 SECTIONS = ("data", "evaluation", "tokenizer")
 """Sections of a spec with paths that the preparation reads."""
 
@@ -69,12 +69,12 @@ def make_request(spec: TrainingJobSpec, options: PrepareOptions, sections: Seque
     folders = choose_folders(spec.runtime.volumes, options.volumes)
     mounts = {volume.mount_path: folders[volume.name] for volume in spec.runtime.volumes if volume.name in folders}
     raw = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-    moved = {name: move_paths(raw[name], mounts) for name in sections if name in raw}
+    moved_sections = {name: move_paths(raw[name], mounts) for name in sections if name in raw}
     try:
-        local = TrainingJobSpec.model_validate(raw | moved)
+        local = TrainingJobSpec.model_validate(raw | moved_sections)
     except ValidationError as error:  # the checks of `choose_folders` leave few characters
-        first = error.errors(include_url=False)[0]
-        raise UsageError(f"spec.{'.'.join(map(str, first['loc']))}: {first['msg']} on this machine.") from error
+        problem = error.errors(include_url=False)[0]
+        raise UsageError(f"spec.{'.'.join(map(str, problem['loc']))}: {problem['msg']} on this machine.") from error
     return PrepareRequest(
         spec=local, output=_choose_output(spec, options.output, mounts), paths=_list_paths(spec, local)
     )
@@ -84,21 +84,25 @@ def _choose_output(spec: TrainingJobSpec, output: str | None, mounts: Mounts) ->
     if output is not None:
         return absolute_location(output)
     uri = spec.checkpoint.uri
-    moved = move_path(uri, mounts)
-    if moved == uri and not is_bucket(uri) and not Path(uri).parent.is_dir():
+    location = move_path(uri, mounts)
+    if location == uri and not is_bucket(uri) and not Path(uri).parent.is_dir():
         raise UsageError(
             f"spec.checkpoint.uri: {uri} is not on this machine. Name the folder of its volume with --volume "
             "NAME=FOLDER, or the folder for the tokens with --output FOLDER."
         )
-    return moved
+    return location
 
 
 def _list_paths(spec: TrainingJobSpec, local: TrainingJobSpec) -> dict[str, str]:
-    """Return the path in the pods of each source whose path is another one on this machine, by its place."""
-    sources = {f"spec.data.train[{place}]": one.path for place, one in enumerate(spec.data.train)}
-    sources |= {f"spec.evaluation[{place}]": one.path for place, one in enumerate(spec.evaluation)}
-    moved = [one.path for one in (*local.data.train, *local.evaluation)]
-    return {place: path for (place, path), here in zip(sources.items(), moved, strict=True) if path and path != here}
+    """Return the paths in the pods of the sources whose paths differ on this machine, by the field of the source."""
+    sources = {f"spec.data.train[{index}]": source.path for index, source in enumerate(spec.data.train)}
+    sources |= {f"spec.evaluation[{index}]": source.path for index, source in enumerate(spec.evaluation)}
+    local_paths = [source.path for source in (*local.data.train, *local.evaluation)]
+    return {
+        field: path
+        for (field, path), local_path in zip(sources.items(), local_paths, strict=True)
+        if path and path != local_path
+    }
 
 
 def _prepare(request: PrepareRequest) -> DataReport:

@@ -34,9 +34,9 @@ def print_presets(name: str | None, output: Format | None, presets: Mapping[str,
     if name:
         _print_preset(_find(name, presets), output)
     elif output:
-        listed = [_as_object(preset) for preset in presets.values()]
+        supported = [_as_object(preset) for preset in presets.values()]
         unsupported = [{"name": name, "missing": missing} for name, missing in UNSUPPORTED.items()]
-        _print_object({"presets": listed, "unsupported": unsupported}, output)
+        _print_object({"presets": supported, "unsupported": unsupported}, output)
     else:
         _print_table(presets)
 
@@ -46,8 +46,8 @@ def _find(name: str, presets: Mapping[str, Preset]) -> Preset:
         return presets[name]
     if name in UNSUPPORTED:
         raise UsageError(f"{name} is no preset, because no model section expresses it. Missing: {UNSUPPORTED[name]}.")
-    near = get_close_matches(name, presets, cutoff=0.4)
-    hint = f"Nearest: {', '.join(near)}." if near else "`trainingjob presets` lists all."
+    suggestions = get_close_matches(name, presets, cutoff=0.4)
+    hint = f"Nearest: {', '.join(suggestions)}." if suggestions else "`trainingjob presets` lists all."
     raise UsageError(f"{name} must be the name of a preset. {hint}")
 
 

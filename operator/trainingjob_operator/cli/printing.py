@@ -79,13 +79,13 @@ def install_pipe_safe_streams() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):  # None if the parent process closed it
-            patient = PipeSafeStream(
+            pipe_safe = PipeSafeStream(
                 stream.buffer,
                 encoding=stream.encoding,
                 errors="backslashreplace",
                 line_buffering=stream.line_buffering,
             )
-            setattr(sys, name, patient)
+            setattr(sys, name, pipe_safe)
 
 
 def _escape(code: int) -> str:

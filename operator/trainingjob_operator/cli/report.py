@@ -46,23 +46,23 @@ def describe_job(name: str, status: TrainingJobStatus, now: datetime) -> list[st
     if status.straggler:
         lines.append(describe_straggler(status.straggler))
     lines += _describe_probations(status)
-    lines += [describe_rollback(one) for one in status.rollbacks[-1:]]
+    lines += [describe_rollback(rollback) for rollback in status.rollbacks[-1:]]
     drills = describe_drills(status.drills)
     return [*lines, *describe_attempts(status.attempts), *drills, *describe_goodput(status.goodput)]
 
 
 def _list_saved_states(status: TrainingJobStatus, now: datetime) -> list[str]:
     """Return the newest step of each kind of storage."""
-    saved = []
+    saved_states = []
     if status.checkpoint:
         age = format_duration(seconds_between(status.checkpoint.time, now))
-        saved.append(f"checkpoint {status.checkpoint.step:,} {status.checkpoint.tier}, {age} ago")
+        saved_states.append(f"checkpoint {status.checkpoint.step:,} {status.checkpoint.tier}, {age} ago")
     for name, newest in (("backup", status.backup), ("export", status.export)):
         if newest:
-            saved.append(f"{name} {newest.step:,}, {format_duration(seconds_between(newest.time, now))} ago")
+            saved_states.append(f"{name} {newest.step:,}, {format_duration(seconds_between(newest.time, now))} ago")
     if status.progress and status.progress.snapshot is not None:
-        saved.append(f"snapshot {status.progress.snapshot:,}")
-    return saved
+        saved_states.append(f"snapshot {status.progress.snapshot:,}")
+    return saved_states
 
 
 def _describe_failures(status: TrainingJobStatus, now: datetime) -> list[str]:
@@ -83,15 +83,15 @@ def _describe_failures(status: TrainingJobStatus, now: datetime) -> list[str]:
 def _describe_probations(status: TrainingJobStatus) -> list[str]:
     """Return a line about each node on probation."""
     return [
-        f"node {one.node} is {'away, then on probation' if one.away else 'on probation'}: {one.why}"
-        for one in list_probations(status)
+        f"node {probation.node} is {'away, then on probation' if probation.away else 'on probation'}: {probation.why}"
+        for probation in list_probations(status)
     ]
 
 
 def explain_phase(status: TrainingJobStatus) -> str:
     """Return the operator's explanation of the job's phase; empty while there is nothing to explain."""
-    found = find_condition(status, _PHASE_CONDITION.get(status.phase, "Running"))
-    return found.message if found and found.reason != Reason.TRAINING else ""
+    condition = find_condition(status, _PHASE_CONDITION.get(status.phase, "Running"))
+    return condition.message if condition and condition.reason != Reason.TRAINING else ""
 
 
 def find_condition(status: TrainingJobStatus, kind: str) -> Condition | None:  # None: not set yet
@@ -101,8 +101,8 @@ def find_condition(status: TrainingJobStatus, kind: str) -> Condition | None:  #
 
 def describe_progress(progress: ProgressStatus) -> str:
     """Return the progress, losses and speed of training on one line."""
-    of = f" of {progress.of:,} ({progress.percent:.0f} %)" if progress.of else ""
-    parts = [f"step {progress.step:,}{of}"]
+    total = f" of {progress.of:,} ({progress.percent:.0f} %)" if progress.of else ""
+    parts = [f"step {progress.step:,}{total}"]
     if progress.loss is not None:
         parts.append(f"loss {progress.loss:.4g}")
     parts += [_describe_evaluation(name, progress) for name in sorted(progress.evaluations)]
@@ -132,7 +132,7 @@ def describe_data(data: DataReport) -> list[str]:
     total = f"text {format_count(data.tokens)} tokens   {pluralize(data.rows, 'row')}   {data.epochs:,.2f} epochs"
     rows = [_source_row(source) for source in data.sources]
     lines = [f"  {line}" for line in align(rows)]
-    return [total, *lines, *(f"  warning: {words}" for words in data.warnings)]
+    return [total, *lines, *(f"  warning: {warning}" for warning in data.warnings)]
 
 
 def _source_row(source: SourceReport) -> tuple[str, ...]:
@@ -155,7 +155,7 @@ def describe_attempts(attempts: Sequence[Attempt]) -> list[str]:
     if not attempts:
         return []
     next_attempts = [*attempts[1:], None]
-    rows = [_attempt_row(attempt, follower) for attempt, follower in zip(attempts, next_attempts, strict=True)]
+    rows = [_attempt_row(attempt, next_attempt) for attempt, next_attempt in zip(attempts, next_attempts, strict=True)]
     return ["attempts", *(f"  {line}" for line in align(rows, right=(3,)))]
 
 
@@ -163,7 +163,7 @@ def describe_drills(drills: Sequence[DrillStatus]) -> list[str]:
     """Return a table of drills, oldest first: kind, target, result, cost and time per phase."""
     if not drills:
         return []
-    return ["drills", *(f"  {line}" for line in align([_drill_row(one) for one in drills]))]
+    return ["drills", *(f"  {line}" for line in align([_drill_row(drill) for drill in drills]))]
 
 
 def describe_goodput(goodput: Goodput) -> list[str]:
@@ -180,9 +180,9 @@ def describe_goodput(goodput: Goodput) -> list[str]:
 def _headline(name: str, status: TrainingJobStatus) -> str:
     reason = explain_phase(status)
     since = parse_time(status.world.since) if status.world and status.phase in ("Running", "Degraded") else None
-    clock = f" since {since.astimezone():%H:%M:%S}" if since else ""
-    on = f" on {status.display.slices} slices{clock}" if status.display.slices and since else ""
-    text = f"{name}  {status.phase or 'New: the operator has not reconciled the job yet'}{on}"
+    since_text = f" since {since.astimezone():%H:%M:%S}" if since else ""
+    slices_text = f" on {status.display.slices} slices{since_text}" if status.display.slices and since else ""
+    text = f"{name}  {status.phase or 'New: the operator has not reconciled the job yet'}{slices_text}"
     return f"{text}: {reason}" if reason else text
 
 
@@ -201,17 +201,17 @@ def _attempt_row(attempt: Attempt, next_attempt: Attempt | None) -> tuple[str, .
     )
 
 
-def _drill_row(one: DrillStatus) -> tuple[str, ...]:
-    when = parse_time(one.injected or one.requested)
-    result = one.cause or ": ".join(filter(None, (STATE_DESCRIPTIONS[one.state], one.message)))
-    where = "" if one.slice is None else f"slice {one.slice}"
+def _drill_row(drill: DrillStatus) -> tuple[str, ...]:
+    time = parse_time(drill.injected or drill.requested)
+    result = drill.cause or ": ".join(filter(None, (STATE_DESCRIPTIONS[drill.state], drill.message)))
+    target = "" if drill.slice is None else f"slice {drill.slice}"
     return (
-        f"{when.astimezone():%Y-%m-%d %H:%M:%S}" if when else "",
-        one.kind,
-        where if one.host is None else f"{where} host {one.host}",
+        f"{time.astimezone():%Y-%m-%d %H:%M:%S}" if time else "",
+        drill.kind,
+        target if drill.host is None else f"{target} host {drill.host}",
         result,
-        _describe_cost(one.recovery_seconds, one.tier, one.lost_steps),
-        " · ".join(f"{_split_camel_case(name)} {format_duration(seconds)}" for name, seconds in one.phases.items()),
+        _describe_cost(drill.recovery_seconds, drill.tier, drill.lost_steps),
+        " · ".join(f"{_split_camel_case(name)} {format_duration(seconds)}" for name, seconds in drill.phases.items()),
     )
 
 
@@ -224,13 +224,13 @@ def _describe_cost(seconds: float | None, tier: Tier | None, lost_steps: int | N
     parts = []
     if seconds is not None:
         source = {"ram": " from memory", "backup": " from the backup"}.get(tier or "", "")
-        how = f"{' by a hot standby world' if shadow else ''}{source}"
-        parts.append(f"back in {format_duration(seconds)}{how}")
+        mode = f"{' by a hot standby world' if shadow else ''}{source}"
+        parts.append(f"back in {format_duration(seconds)}{mode}")
     if lost_steps is not None:
         parts.append(f"{pluralize(lost_steps, 'step')} lost")
     return ", ".join(parts)
 
 
 def _split_camel_case(bucket: str) -> str:
-    """Return a camelCase name as words: `lostSteps` becomes `lost steps`."""
-    return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in bucket)
+    """Split a camelCase name: `lostSteps` becomes `lost steps`."""
+    return "".join(f" {character.lower()}" if character.isupper() else character for character in bucket)

@@ -55,7 +55,7 @@ class Options:
     """Longest simulated time of one run. None: until the job has ended."""
     step: float | None
     """Seconds per step at the largest size. None: the expected ones of the plan."""
-    pace: Durations
+    durations: Durations
     """All durations except those of steps."""
     slices: int | None
     """Maximum number of slices. None: as in the file."""
@@ -83,20 +83,20 @@ class Runs:
     @property
     def seconds(self) -> float:
         """Return the total time of all runs."""
-        return sum(one.seconds for one in self.outcomes)
+        return sum(outcome.seconds for outcome in self.outcomes)
 
     @property
     def throughput(self) -> float:
         """Return the steps trained, as a share of those that the largest size trains in that time without a fault."""
-        watched = sum(one.observed_seconds for one in self.outcomes)
-        return sum(one.ideal_seconds for one in self.outcomes) / watched if watched else 0.0
+        observed = sum(outcome.observed_seconds for outcome in self.outcomes)
+        return sum(outcome.ideal_seconds for outcome in self.outcomes) / observed if observed else 0.0
 
     @property
     def seconds_by_bucket(self) -> dict[str, float]:
         """Return the seconds by goodput bucket."""
         buckets: Counter[str] = Counter()
-        for one in self.outcomes:
-            buckets.update(one.status.goodput.seconds)
+        for outcome in self.outcomes:
+            buckets.update(outcome.status.goodput.seconds)
         return dict(buckets)
 
     @property
@@ -108,14 +108,14 @@ class Runs:
     @property
     def restarts(self) -> int:
         """Return the number of worlds formed because another world had ended."""
-        return sum(one.status.restarts.total for one in self.outcomes)
+        return sum(outcome.status.restarts.total for outcome in self.outcomes)
 
     def list_ended(self, phase: str) -> list[SimulationResult]:
         """Return the runs that ended in a phase."""
-        return [one for one in self.outcomes if one.status.phase == phase]
+        return [outcome for outcome in self.outcomes if outcome.status.phase == phase]
 
 
-type Lived = Sequence[tuple[Variant, Runs]]
+type Results = Sequence[tuple[Variant, Runs]]
 
 
 def simulate_file(file: str, catalog: Catalog, options: Options, *, as_json: bool) -> None:
@@ -139,32 +139,32 @@ def simulate_file(file: str, catalog: Catalog, options: Options, *, as_json: boo
     steps = step_seconds_by_size(plan, options.step)
     if steps is None:
         raise UsageError(f"the duration of a step on {plan.shape.accelerator} is unknown: set --step-seconds.")
-    pace = replace(
-        options.pace, step_seconds=steps, snapshot_copy=copy_seconds(plan.spec, plan.shape, plan.layout(largest))
+    durations = replace(
+        options.durations, step_seconds=steps, snapshot_copy=copy_seconds(plan.spec, plan.shape, plan.layout(largest))
     )
     ideal = num_steps * steps[largest]
     fault_model = _build_fault_model(options, ideal)
     fault_traces = [
-        draw_faults(one, plan.spec.slices.max_slices)
-        for one in _repeat(fault_model, ideal, plan.spec.slices.max_slices)
+        draw_faults(model, plan.spec.slices.max_slices)
+        for model in _repeat(fault_model, ideal, plan.spec.slices.max_slices)
     ]
-    variants = list(_list_variants(plan, catalog, pace, options.spares))
+    variants = list(_list_variants(plan, catalog, durations, options.spares))
     tracked_variants = track(variants, description="simulating", console=SafeConsole(stderr=True), transient=True)
     results = [
         (
-            one,
+            variant,
             Runs(
                 tuple(
-                    simulate(one.plan, pace, faults, fault_model.simulated_seconds, one.spares)
+                    simulate(variant.plan, durations, faults, fault_model.simulated_seconds, variant.spares)
                     for faults in fault_traces
                 )
             ),
         )
-        for one in tracked_variants
+        for variant in tracked_variants
     ]
     as_written = results[0][1].outcomes
     num_faults = sum(
-        fault.at < one.seconds for one, faults in zip(as_written, fault_traces, strict=True) for fault in faults
+        fault.at < outcome.seconds for outcome, faults in zip(as_written, fault_traces, strict=True) for fault in faults
     )
     if as_json:
         head = {
@@ -173,7 +173,7 @@ def simulate_file(file: str, catalog: Catalog, options: Options, *, as_json: boo
             "runs": len(fault_traces),
             "idealSeconds": round(ideal, 1),
         }
-        echo(json.dumps({**head, "variants": [_as_object(*one) for one in results]}, indent=2))
+        echo(json.dumps({**head, "variants": [_as_object(*result) for result in results]}, indent=2))
         return
     estimate = "" if options.step else ", as the plan expects"
     echo(
@@ -203,8 +203,8 @@ def _build_fault_model(options: Options, ideal: float) -> FaultModel:
     """
     mtbf, repair = parse_span(options.mtbf, "--mtbf"), parse_span(options.repair, "--repair")
     fault_model = FaultModel(mtbf, repair, 0.0, options.seed)
-    longest = min(ABANDON_FACTOR * (ideal + mean_repair(fault_model)), MAX_DAYS * DAY)
-    return replace(fault_model, simulated_seconds=parse_span(options.time, "--time") if options.time else longest)
+    time_limit = min(ABANDON_FACTOR * (ideal + mean_repair(fault_model)), MAX_DAYS * DAY)
+    return replace(fault_model, simulated_seconds=parse_span(options.time, "--time") if options.time else time_limit)
 
 
 def _repeat(fault_model: FaultModel, ideal: float, num_slices: int) -> list[FaultModel]:
@@ -223,37 +223,41 @@ def parse_span(text: str, option: str) -> float:
     match = re.fullmatch(r"(?:(\d+)d)?(.*)", text)
     try:
         days, rest = (int(match[1] or 0), match[2]) if match else (0, text)
-        found = days * DAY + (parse_duration(rest) if rest or not days else 0)
+        seconds = days * DAY + (parse_duration(rest) if rest or not days else 0)
     except ValueError:
-        found = 0
-    if found <= 0:
+        seconds = 0
+    if seconds <= 0:
         raise UsageError(f"{option}: '{text}' must be a time span such as `30d`, `12h` or `1h30m`.")
-    return float(found)
+    return float(seconds)
 
 
-def _list_variants(plan: Plan, catalog: Catalog, pace: Durations, spares: int) -> Iterator[Variant]:
+def _list_variants(plan: Plan, catalog: Catalog, durations: Durations, spares: int) -> Iterator[Variant]:
     """Yield the job as written, then variants with one change each.
 
     Changes are not combined. For the example of four slices, with faults every second day and every week, the best
     change of each kind together came within 0.0002 of the steps of the best of all 144 combinations.
     """
     spec, largest = plan.spec, plan.allowed_sizes[-1]
-    written = spec.checkpoint.save.every_steps
+    written_interval = spec.checkpoint.save.every_steps
     yield Variant("", plan, spares)
     intervals = (base * 10**power for power in range(4) for base in INTERVAL_BASES)
     for every in intervals:
         # A save must end before the next one begins.
-        most = min(MAX_INTERVAL, spec.training.step_limit)
-        if pace.save <= every * pace.step_seconds[largest] and every <= most and every != written:
+        max_interval = min(MAX_INTERVAL, spec.training.step_limit)
+        if (
+            durations.save <= every * durations.step_seconds[largest]
+            and every <= max_interval
+            and every != written_interval
+        ):
             save = spec.checkpoint.save.model_copy(update={"every_steps": every})
             checkpoint = spec.checkpoint.model_copy(update={"save": save})
             changed = replace(plan, spec=spec.model_copy(update={"checkpoint": checkpoint}))
             yield Variant(f"checkpoint.save.everySteps: {every}", changed, spares, "save")
-    for fewest in plan.allowed_sizes:
-        if fewest != spec.slices.min_slices and spec.slices.count is None:
-            slices = spec.slices.model_copy(update={"min": fewest})
+    for min_slices in plan.allowed_sizes:
+        if min_slices != spec.slices.min_slices and spec.slices.count is None:
+            slices = spec.slices.model_copy(update={"min": min_slices})
             changed = plan_job(spec.model_copy(update={"slices": slices}), catalog.hardware)
-            yield Variant(f"slices.min: {fewest}", changed, spares, "min")
+            yield Variant(f"slices.min: {min_slices}", changed, spares, "min")
     if spec.checkpoint.snapshots is None:
         checkpoint = spec.checkpoint.model_copy(update={"snapshots": Snapshots()})
         changed = plan_job(spec.model_copy(update={"checkpoint": checkpoint}), catalog.hardware)
@@ -262,13 +266,13 @@ def _list_variants(plan: Plan, catalog: Catalog, pace: Durations, spares: int) -
         elastic = spec.elastic.model_copy(update={"max_restarts": AMPLE_RESTARTS})
         changed = replace(plan, spec=spec.model_copy(update={"elastic": elastic}))
         yield Variant(f"elastic.maxRestarts: {AMPLE_RESTARTS}", changed, spares, "restarts")
-    for more in (1, 2):
-        yield Variant(f"{pluralize(spares + more, 'spare slice')}", plan, spares + more, "spares")
+    for num_added in (1, 2):
+        yield Variant(f"{pluralize(spares + num_added, 'spare slice')}", plan, spares + num_added, "spares")
 
 
-def _table(lived: Lived) -> list[str]:
+def _table(results: Results) -> list[str]:
     headings = ("", "done in", "failed", "goodput", "throughput", "lost steps", "down", "restarts in 30 d")
-    rows = [(one.change or "as written", *_cells(runs)) for one, runs in lived]
+    rows = [(variant.change or "as written", *_cells(runs)) for variant, runs in results]
     return [
         *align([headings, *rows], right=range(1, len(headings))),
         "done in: mean duration of the runs that trained all steps; failed: failed runs of all runs",
@@ -283,7 +287,7 @@ def _cells(runs: Runs) -> tuple[str, ...]:
     training = (Bucket.TRAINING, Bucket.LOST_STEPS)
     down = sum(seconds for bucket, seconds in spent.items() if bucket not in training)
     return (
-        format_duration(sum(one.seconds for one in done) / len(done)) if done else "-",
+        format_duration(sum(outcome.seconds for outcome in done) / len(done)) if done else "-",
         f"{len(runs.list_ended('Failed'))} of {len(runs.outcomes)}",
         format_percent(runs.goodput),
         format_percent(runs.throughput),
@@ -293,34 +297,36 @@ def _cells(runs: Runs) -> tuple[str, ...]:
     )
 
 
-def _recommend(lived: Lived) -> list[str]:
+def _recommend(results: Results) -> list[str]:
     """Return the best change of each kind, most effective first, after the failures of the job as written."""
-    written = lived[0][1].throughput
+    written_throughput = results[0][1].throughput
     best: dict[str, tuple[float, str]] = {}
-    for one, runs in lived[1:]:
-        if one.kind == "restarts":
+    for variant, runs in results[1:]:
+        if variant.kind == "restarts":
             continue  # restarts are judged by failures: see `_recommend_restarts`
-        known = best.get(one.kind, (written, ""))[0]  # prefer the smaller change if a larger one gains nothing
-        if runs.throughput >= known + MIN_GAIN and format_percent(runs.throughput) != format_percent(known):
-            best[one.kind] = (runs.throughput, one.change)
+        # Prefer the smaller change if a larger one gains nothing.
+        best_share, _ = best.get(variant.kind, (written_throughput, ""))
+        if runs.throughput >= best_share + MIN_GAIN and format_percent(runs.throughput) != format_percent(best_share):
+            best[variant.kind] = (runs.throughput, variant.change)
     lines = [
-        f"{change} alone: {format_percent(share)} of all steps instead of {format_percent(written)}"
+        f"{change} alone: {format_percent(share)} of all steps instead of {format_percent(written_throughput)}"
         for share, change in sorted(best.values(), reverse=True)
     ]
-    lines = [*_recommend_restarts(lived), *lines] or ["No change is clearly better than the spec as written."]
-    return [*_describe_failures(lived[0][1]), *lines]
+    lines = [*_recommend_restarts(results), *lines] or ["No change is clearly better than the spec as written."]
+    return [*_describe_failures(results[0][1]), *lines]
 
 
-def _recommend_restarts(lived: Lived) -> list[str]:
+def _recommend_restarts(results: Results) -> list[str]:
     """Return the number of failed runs that more restarts avoid.
 
     Throughput does not show this: a run that fails early wastes little time but does not finish the job.
     """
-    before = len(lived[0][1].list_ended("Failed"))
+    before = len(results[0][1].list_ended("Failed"))
+    failures = [(variant, len(runs.outcomes), len(runs.list_ended("Failed"))) for variant, runs in results]
     return [
-        f"{one.change} alone: {len(runs.list_ended('Failed'))} of {len(runs.outcomes)} runs fail instead of {before}"
-        for one, runs in lived
-        if one.kind == "restarts" and len(runs.list_ended("Failed")) < before
+        f"{variant.change} alone: {num_failed} of {num_runs} runs fail instead of {before}"
+        for variant, num_runs, num_failed in failures
+        if variant.kind == "restarts" and num_failed < before
     ]
 
 
@@ -329,18 +335,21 @@ def _describe_failures(runs: Runs) -> list[str]:
     failed = runs.list_ended("Failed")
     if not failed:
         return []
-    verdict = next(one for one in failed[0].status.conditions if (one.type, one.status) == ("Failed", "True"))
-    after = format_duration(sum(one.seconds for one in failed) / len(failed))
-    often = f" in {len(failed)} of {pluralize(len(runs.outcomes), 'run')}" if len(runs.outcomes) > 1 else ""
-    return [
-        f"As written the job fails{often} after {after}{' on average' if len(failed) > 1 else ''}: {verdict.message}"
-    ]
+    condition = next(
+        condition
+        for condition in failed[0].status.conditions
+        if (condition.type, condition.status) == ("Failed", "True")
+    )
+    mean_time = format_duration(sum(outcome.seconds for outcome in failed) / len(failed))
+    frequency = f" in {len(failed)} of {pluralize(len(runs.outcomes), 'run')}" if len(runs.outcomes) > 1 else ""
+    average = " on average" if len(failed) > 1 else ""
+    return [f"As written the job fails{frequency} after {mean_time}{average}: {condition.message}"]
 
 
-def _as_object(one: Variant, runs: Runs) -> dict[str, object]:
+def _as_object(variant: Variant, runs: Runs) -> dict[str, object]:
     return {
-        "change": one.change,
-        "spares": one.spares,
+        "change": variant.change,
+        "spares": variant.spares,
         "failed": bool(runs.list_ended("Failed")),
         "runsFailed": len(runs.list_ended("Failed")),
         "runsSucceeded": len(runs.list_ended("Succeeded")),

@@ -49,12 +49,11 @@ def teach_file(file: str, options: TeachOptions, catalog: Catalog) -> None:
     for line in warning_lines(warnings):
         echo(line, err=True)
     request = make_teach_request(plan.spec, options)
-    done = _teach(request)
+    num_sequences = _teach(request)
     num_bytes = count_stored_bytes(request.per_token, request.spec.model.vocab_size)
-    size = format_size(done * request.spec.training.sequence_length * num_bytes)
-    echo(
-        f"{pluralize(done, 'sequence')} · {request.per_token} probabilities a token · {num_bytes:,} B a token · {size}"
-    )
+    size = format_size(num_sequences * request.spec.training.sequence_length * num_bytes)
+    sequences = pluralize(num_sequences, "sequence")
+    echo(f"{sequences} · {request.per_token} probabilities a token · {num_bytes:,} B a token · {size}")
     echo(f"stored in {request.output}, for `spec.objective.distill.probabilities.uri`", err=True)
 
 
@@ -69,9 +68,9 @@ def make_teach_request(spec: TrainingJobSpec, options: TeachOptions) -> TeachReq
             "spec.objective.distill.teacher: must be set. `teach` runs this model. Write `objective.type: distill` "
             "with the `teacher`."
         )
-    most = min(MAX_PER_TOKEN, spec.model.vocab_size)
-    if not 1 <= options.per_token <= most:
-        raise UsageError(f"--per-token: {options.per_token} must be from 1 to {most}.")
+    maximum = min(MAX_PER_TOKEN, spec.model.vocab_size)
+    if not 1 <= options.per_token <= maximum:
+        raise UsageError(f"--per-token: {options.per_token} must be from 1 to {maximum}.")
     number, count = _parse_share(options.share)
     prepared = make_request(spec, PrepareOptions(options.output, options.volumes), (*SECTIONS, "objective"))
     return TeachRequest(

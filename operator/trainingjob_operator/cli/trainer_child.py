@@ -22,14 +22,16 @@ MAX_ERROR_LINES = 20
 """Number of lines of the program's output to show when it ends without an answer."""
 
 
-def require_trainer(what: str) -> None:
+def require_trainer(feature: str) -> None:
     """Check that the trainer is installed, which a command or option needs.
 
     Raises:
         CommandError: it is missing.
     """
     if importlib.util.find_spec("trainingjob_trainer") is None or importlib.util.find_spec("jax") is None:
-        raise UsageError(f"{what} needs the trainer, which is not installed here: pip install 'trainingjob[trainer]'.")
+        raise UsageError(
+            f"{feature} needs the trainer, which is not installed here: pip install 'trainingjob[trainer]'."
+        )
 
 
 def absolute_location(location: str) -> str:

@@ -30,8 +30,8 @@ def validate_files(files: Sequence[str], catalog: Catalog) -> int:
             echo(f"Error: {error}", err=True)
             code = error.code
     if not code and not any(document.is_job for document in documents):
-        found = "".join(f"\n  {document.location} is {document.describe()}" for document in documents)
-        raise UsageError(f"there is no TrainingJob in {', '.join(files)}.{found}")
+        descriptions = "".join(f"\n  {document.location} is {document.describe()}" for document in documents)
+        raise UsageError(f"there is no TrainingJob in {', '.join(files)}.{descriptions}")
     return max([code, *(_report_document(document, catalog) for document in documents)])
 
 

@@ -44,12 +44,12 @@ async def poll_until_done(
     try:
         async with asyncio.timeout(timeout_seconds):
             while True:
-                seen = evaluate(read_status(await remote.read_job()))
-                if seen.line not in ("", last_line):
-                    echo(f"{datetime.now():%H:%M:%S}  {seen.line}")  # noqa: DTZ005  # the user's own clock
-                    last_line = seen.line
-                if seen.code is not None:
-                    return seen.code
+                result = evaluate(read_status(await remote.read_job()))
+                if result.line not in ("", last_line):
+                    echo(f"{datetime.now():%H:%M:%S}  {result.line}")  # noqa: DTZ005  # the user's own clock
+                    last_line = result.line
+                if result.code is not None:
+                    return result.code
                 await asyncio.sleep(interval)
     except TimeoutError:
         echo(f"Error: {timeout_message}", err=True)

@@ -130,24 +130,24 @@ def sample_folder(request: SampleRequest) -> None:
     echo(f"{pluralize(sampled.num_tokens, 'token')} from {origin}{limit}", err=True)
 
 
-def _choose_dtype(spec: TrainingJobSpec, wanted: str | None) -> Any:
+def _choose_dtype(spec: TrainingJobSpec, dtype: str | None) -> Any:
     """Return the format to export: the given one, that of the job's export, or that of its parameters."""
     dtypes = ("float32", "bfloat16", "float16")
-    if wanted is not None and wanted not in dtypes:
-        raise UsageError(f"--dtype: {wanted} must be one of: {', '.join(dtypes)}.")
+    if dtype is not None and dtype not in dtypes:
+        raise UsageError(f"--dtype: {dtype} must be one of: {', '.join(dtypes)}.")
     export = spec.checkpoint.export
-    return wanted or (export and export.hugging_face.dtype) or spec.precision.params
+    return dtype or (export and export.hugging_face.dtype) or spec.precision.params
 
 
-def _choose_adapter(spec: TrainingJobSpec, wanted: str | None) -> Any:
+def _choose_adapter(spec: TrainingJobSpec, adapter: str | None) -> Any:
     """Return what becomes of adapters: the given choice, that of the job's export, or `merged`."""
     formats = get_args(AdapterFormat)
-    if wanted is not None and wanted not in formats:
-        raise UsageError(f"--adapter: {wanted} must be one of: {', '.join(formats)}.")
-    if wanted is not None and spec.lora is None:
+    if adapter is not None and adapter not in formats:
+        raise UsageError(f"--adapter: {adapter} must be one of: {', '.join(formats)}.")
+    if adapter is not None and spec.lora is None:
         raise UsageError("--adapter must not be set for a job without `spec.lora`.")
     export = spec.checkpoint.export
-    return wanted or (export and export.hugging_face.adapter) or "merged"
+    return adapter or (export and export.hugging_face.adapter) or "merged"
 
 
 def _inspect(folder: str) -> WeightsReport:
