@@ -24,37 +24,41 @@ PEER_DIED = (
 """Log lines of libraries that abort because another process of the world is gone."""
 
 
-def explain_program_exit(active: ActiveChild, ended: ChildExited) -> Phase | None:  # None: it failed, or was killed
-    """Return the final phase of a program that left its world as requested, or has nothing more to do."""
-    if active.killed or ended.failure is not None:
+def explain_program_exit(active: ActiveChild, child_exit: ChildExited) -> Phase | None:
+    """Return the final phase of a program that left its world as requested, or has nothing more to do.
+
+    None: it failed, or was killed.
+    """
+    if active.killed or child_exit.failure is not None:
         return None
-    if active.leave_requested and (ended.code in LEAVE_CODES or ended.signal in LEAVE_SIGNALS):
+    if active.leave_requested and (child_exit.code in LEAVE_CODES or child_exit.signal in LEAVE_SIGNALS):
         return Phase.LEFT
-    return Phase.DONE if ended.code == 0 else None
+    return Phase.DONE if child_exit.code == 0 else None
 
 
 def explain_exit(
-    ended: ChildExited, *, step: int | None, memory: str, env: Iterable[EnvVar] = (), is_program: bool = False
+    child_exit: ChildExited, *, step: int | None, memory: str, env: Iterable[EnvVar] = (), is_program: bool = False
 ) -> Failure:
     """Return the failure of a child that ended without a request.
 
     `step` is the newest step that it finished. `memory` is the container's memory limit as the spec writes it. `env`
     are the variables that the spec sets. `is_program`: the child ran `program.command`.
     """
-    if ended.failure is not None:
-        named = ended.failure.path == ENV_PATH
-        path, value = locate_variable(env, ended.failure.value) if named else (ended.failure.path, ended.failure.value)
-        return ended.failure.model_copy(
+    failure = child_exit.failure
+    if failure is not None:
+        is_variable = failure.path == ENV_PATH
+        path, value = locate_variable(env, failure.value) if is_variable else (failure.path, failure.value)
+        return failure.model_copy(
             update={
                 "path": path,
                 "value": value,
-                "step": step if ended.failure.step is None else ended.failure.step,
-                "exit_code": ended.code,
-                "signal": ended.signal,
-                "log": ended.failure.log or excerpt(ended.log),
+                "step": step if failure.step is None else failure.step,
+                "exit_code": child_exit.code,
+                "signal": child_exit.signal,
+                "log": failure.log or excerpt(child_exit.log),
             }
         )
-    error = find_flag_error(ended.log) if ended.code or ended.signal in CRASH_SIGNALS else None
+    error = find_flag_error(child_exit.log) if child_exit.code or child_exit.signal in CRASH_SIGNALS else None
     if error is not None:
         path, value = locate_variable(env, error.variable)
         return Failure(
@@ -64,11 +68,11 @@ def explain_exit(
             path=path,
             value=value,
             step=step,
-            exit_code=ended.code,
-            signal=ended.signal,
-            log=excerpt(ended.log),
+            exit_code=child_exit.code,
+            signal=child_exit.signal,
+            log=excerpt(child_exit.log),
         )
-    reason, message = _classify_exit(ended, memory, is_program=is_program)
+    reason, message = _classify_exit(child_exit, memory, is_program=is_program)
     out_of_memory = reason is FailureReason.OUT_OF_MEMORY
     return Failure(
         reason=reason,
@@ -76,16 +80,16 @@ def explain_exit(
         path="spec.runtime.resources.memory" if out_of_memory else "",
         value=memory if out_of_memory else "",
         step=step,
-        exit_code=ended.code,
-        signal=ended.signal,
-        log=excerpt(ended.log),
-        missed=find_lost_processes(ended.log) if reason is FailureReason.PEER else (),
+        exit_code=child_exit.code,
+        signal=child_exit.signal,
+        log=excerpt(child_exit.log),
+        missed=find_lost_processes(child_exit.log) if reason is FailureReason.PEER else (),
     )
 
 
-def _classify_exit(ended: ChildExited, memory: str, *, is_program: bool) -> tuple[FailureReason, str]:
+def _classify_exit(child_exit: ChildExited, memory: str, *, is_program: bool) -> tuple[FailureReason, str]:
     child = "program" if is_program else "trainer"
-    if ended.signal == "SIGKILL" and ended.out_of_memory:
+    if child_exit.signal == "SIGKILL" and child_exit.out_of_memory:
         message = (
             f"the {child} used up the container's memory ({memory} and its memory volumes); the kernel killed it. "
         )
@@ -93,15 +97,13 @@ def _classify_exit(ended: ChildExited, memory: str, *, is_program: bool) -> tupl
             f"Raise spec.runtime.resources.memory{'' if is_program else ' or lower spec.training.maxPerDeviceBatch'}."
         )
         return FailureReason.OUT_OF_MEMORY, message + advice
-    if ended.signal == "SIGABRT" and any(words in ended.log for words in PEER_DIED):
+    if child_exit.signal == "SIGABRT" and any(line in child_exit.log for line in PEER_DIED):
         return FailureReason.PEER, f"JAX ended the {child} because another host of the world was lost."
-    if ended.signal in CRASH_SIGNALS:
-        return FailureReason.CRASH, f"the {child} crashed with {ended.signal}; the end of its log shows where."
-    if ended.signal:
-        return FailureReason.KILLED, f"the {child} was ended by {ended.signal}, which this agent did not send."
+    if child_exit.signal in CRASH_SIGNALS:
+        return FailureReason.CRASH, f"the {child} crashed with {child_exit.signal}; the end of its log shows where."
+    if child_exit.signal:
+        return FailureReason.KILLED, f"the {child} was ended by {child_exit.signal}, which this agent did not send."
     if is_program:
-        return FailureReason.CRASH, f"the program exited with code {ended.code}; see the end of its log."
-    return (
-        FailureReason.CRASH,
-        f"the trainer exited with code {ended.code} before it was done and reported no error; see the end of its log.",
-    )
+        return FailureReason.CRASH, f"the program exited with code {child_exit.code}; see the end of its log."
+    message = f"the trainer exited with code {child_exit.code} before it was done and reported no error; "
+    return FailureReason.CRASH, message + "see the end of its log."

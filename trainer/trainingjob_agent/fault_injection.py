@@ -43,9 +43,9 @@ async def inject_fault(
         case DrillKind.CORRUPT_CHECKPOINT:
             child.pause()  # no save can complete without this process
             await asyncio.sleep(SETTLE_SECONDS)
-            why = await asyncio.to_thread(corrupt_newest_checkpoint, checkpoints)
-            report_result(DrillReported(drill.id, why))
-            if why:
+            error = await asyncio.to_thread(corrupt_newest_checkpoint, checkpoints)
+            report_result(DrillReported(drill.id, error))
+            if error:
                 child.resume()
             else:
                 LOG.warning("a drill has damaged the newest saved step uri=%s", checkpoints)

@@ -75,7 +75,7 @@ _PATTERNS: tuple[tuple[str, str, str], ...] = (
     ),
 )
 """Each row: a pattern, the variable if the text does not name it, and the problem."""
-_COMPILED_PATTERNS = tuple((re.compile(pattern), variable, words) for pattern, variable, words in _PATTERNS)
+_COMPILED_PATTERNS = tuple((re.compile(pattern), variable, problem) for pattern, variable, problem in _PATTERNS)
 
 
 @dataclass(frozen=True)
@@ -88,14 +88,14 @@ class FlagError:
 
 def find_flag_error(text: str) -> FlagError | None:  # None: there is no such error
     """Return the first error about an environment variable in a log or an exception."""
-    found = ((match.start(), match, *row[1:]) for row in _COMPILED_PATTERNS if (match := row[0].search(text)))
-    _, match, variable, words = min(found, key=lambda one: one[0], default=(0, None, "", ""))
+    matches = ((match.start(), match, *row[1:]) for row in _COMPILED_PATTERNS if (match := row[0].search(text)))
+    _, match, variable, description = min(matches, key=lambda row: row[0], default=(0, None, "", ""))
     if match is None:
         return None
     parts = {name: value.strip()[:MAX_SHOWN] for name, value in match.groupdict().items()}
     name = parts.get("variable", variable)
     name = name if name.isupper() else name.upper()  # JAX names its options in lower case
-    message = f"the variable {name} cannot be used: {words.format(**parts)}. Correct it, or leave it out."
+    message = f"the variable {name} cannot be used: {description.format(**parts)}. Correct it, or leave it out."
     return FlagError(name, message[:MAX_MESSAGE])
 
 

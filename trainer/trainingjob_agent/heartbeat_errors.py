@@ -24,11 +24,11 @@ def find_lost_processes(text: str) -> tuple[int, ...]:
     """Return the processes whose heartbeats JAX reports as missing in a log or an error."""
     if LOST_SERVICE.search(text):
         return (0,)
-    named = [
+    numbers = [
         *LOST_AT_BARRIER.findall(text),
         *(number for block in LOST_TASKS.findall(text) for number in block.split()),
     ]
-    return tuple(sorted({int(number) for number in named if len(number) <= MAX_DIGITS}))
+    return tuple(sorted({int(number) for number in numbers if len(number) <= MAX_DIGITS}))
 
 
 def expects_heartbeat_report(text: str) -> bool:

@@ -90,15 +90,15 @@ def initial_state(last_generation: int, now: float) -> State:
     return State(last_contact=now, active=_failed_child(0, last_generation, failure))
 
 
-def handle_message(host: Host, state: State, news: Message, now: float) -> Transition:
+def handle_message(host: Host, state: State, message: Message, now: float) -> Transition:
     """Return the state and actions after a message."""
-    return _advance(host, _abandon_unreaped(_apply_message(host, state, news, now), now), now)
+    return _advance(host, _abandon_unreaped(_apply_message(host, state, message, now), now), now)
 
 
 def next_tick(host: Host, state: State) -> float | None:  # None: no timer is pending
     """Return the time of the next timer."""
     times = []
-    if _wants_standby(state):
+    if _needs_standby(state):
         times.append(state.spawn_after)
     if hot_standby.is_due(state):
         times.append(state.hot_standby_after)
@@ -113,24 +113,24 @@ def next_tick(host: Host, state: State) -> float | None:  # None: no timer is pe
     return min(times, default=None)
 
 
-def _apply_message(host: Host, state: State, news: Message, now: float) -> State:
-    match news:
+def _apply_message(host: Host, state: State, message: Message, now: float) -> State:
+    match message:
         case AnswerReceived(answer):
             return _apply_answer(host, state, answer, now)
         case EventReceived(child, event):
             return _apply_event(state, child, event, now)
         case ChildExited():
-            return _record_exit(host, state, news, now)
+            return _record_exit(host, state, message, now)
         case ChildDiagnosed():
-            return _record_diagnostics(state, news)
-        case DrillReported(drill, why):
-            return replace(state, reported_drill=drill, drill_error=why)
+            return _record_diagnostics(state, message)
+        case DrillReported(drill, error):
+            return replace(state, reported_drill=drill, drill_error=error)
         case Terminated():
             return state if state.stop_deadline is not None else replace(state, stop_deadline=now + host.grace)
         case TimerFired():
             return state
         case _:
-            assert_never(news)
+            assert_never(message)
 
 
 def _apply_answer(host: Host, state: State, answer: Answer, now: float) -> State:
@@ -155,14 +155,14 @@ def _apply_answer(host: Host, state: State, answer: Answer, now: float) -> State
                 return updated
             if world.find_member(host.pod_uid) is None:
                 return replace(updated, target=None, leaving=False)
-            is_beside = answer.shadow and hot_standby.belongs_to(host, answer.shadow, world)
+            belongs = answer.shadow and hot_standby.belongs_to(host, answer.shadow, world)
             return replace(
                 updated,
                 target=world,
                 leaving=answer.directive is Directive.LEAVE,
                 may_skip_save=answer.moves,
                 diagnose=answer.collect_diagnostics,
-                hot_standby_world=answer.shadow if is_beside else state.hot_standby_world,
+                hot_standby_world=answer.shadow if belongs else state.hot_standby_world,
                 active=state.active if answer.collect_diagnostics else _clear_diagnostics(state.active),
             )
         case _:
@@ -320,7 +320,7 @@ def _find_due(host: Host, state: State, now: float) -> tuple[State, Action] | No
         if start.world.shadow:
             return replace(state, hot_standby=None, hot_standby_port_used=True), start
         return replace(state, standby=None), start
-    if _wants_standby(state) and now >= state.spawn_after:
+    if _needs_standby(state) and now >= state.spawn_after:
         child = state.next_child
         return replace(state, standby=Standby(child), next_child=child + 1), SpawnStandby(child)
     return None
@@ -341,8 +341,8 @@ def _find_due_for_child(
     if state.stop_deadline is not None or (state.leaving and not state.may_skip_save):
         if not live.save_requested:
             deadline = now + host.grace if host.runs_program else None
-            asked = replace(live, leave_requested=True, save_requested=True, leave_deadline=deadline)
-            return replace(state, active=asked), RequestLeave(live.child)
+            leave_requested = replace(live, leave_requested=True, save_requested=True, leave_deadline=deadline)
+            return replace(state, active=leave_requested), RequestLeave(live.child)
     elif state.leaving and not live.leave_requested:
         return replace(state, active=replace(live, leave_requested=True)), RequestLeave(live.child, moves=True)
     if state.diagnose and not live.diagnostics_requested:
@@ -372,14 +372,14 @@ def _find_start(host: Host, state: State) -> StartChild | None:  # None: no worl
     return StartChild(state.standby.child, state.target, member.process)
 
 
-def _wants_standby(state: State) -> bool:
+def _needs_standby(state: State) -> bool:
     if state.standby or state.stop_deadline is not None or state.outcome is not None:
         return False
     if not state.active or (state.target and state.target.generation > state.active.generation):
         return True
     phase = state.active.phase
-    is_on_its_way = phase in STARTUP_PHASES or (phase is Phase.TRAINING and state.active.progress is None)
-    return phase is not Phase.DONE and not is_on_its_way
+    is_starting = phase in STARTUP_PHASES or (phase is Phase.TRAINING and state.active.progress is None)
+    return phase is not Phase.DONE and not is_starting
 
 
 def _unattended_finish_at(host: Host, state: State) -> float | None:  # None: steps remain to be trained or saved

@@ -22,32 +22,32 @@ class HostIdentity:
 
 def make_report(
     host: Host,
-    place: HostIdentity,
+    identity: HostIdentity,
     state: State,
     port: int,
-    shadow_port: int = 0,
-    moved: int | None = None,
+    hot_standby_port: int = 0,
+    moved_mebibytes: int | None = None,
     vitals: Vitals | None = None,
 ) -> HostReport:
     """Return the report of a state.
 
-    `port` is a free port for a coordinator, `shadow_port` one for the coordinator of a hot standby world. `moved` is
-    the MiB that the child in a world has read and written. `vitals` are those of that child, or else of the standby.
-    None: no such process, or unknown.
+    `port` is a free port for a coordinator, `hot_standby_port` one for the coordinator of a hot standby world.
+    `moved_mebibytes` is what the child in a world has read and written. `vitals` are those of that child, or else of
+    the standby. None: no such process, or unknown.
     """
-    active, shadow = state.active, state.hot_standby
+    active, hot_standby = state.active, state.hot_standby
     return HostReport(
         job_uid=host.job_uid,
-        pod=place.pod,
+        pod=identity.pod,
         pod_uid=host.pod_uid,
-        slice=place.slice,
-        host=place.host,
-        address=place.address,
-        instance=place.instance,
+        slice=identity.slice,
+        host=identity.host,
+        address=identity.address,
+        instance=identity.instance,
         port=port,
         standby=bool(state.standby and state.standby.ready),
-        shadow_port=(shadow_port or None) if may_host(host, state) else None,
-        shadow=shadow.world.shadow if shadow and shadow.ready and shadow.world else "",
+        shadow_port=(hot_standby_port or None) if may_host(host, state) else None,
+        shadow=hot_standby.world.shadow if hot_standby and hot_standby.ready and hot_standby.world else "",
         broken=state.broken or (UNREAPED_FAILURE if state.unreaped is not None else None),
         unreaped=state.unreaped is not None,
         generation=state.started,
@@ -69,7 +69,7 @@ def make_report(
         data=active.data if active else None,
         preparation=active.preparation if active and active.phase is Phase.PREPARING else None,
         phase_seconds={phase: round(longest, 1) for phase, longest in state.phase_seconds.items()},
-        moved_mebibytes=moved,
+        moved_mebibytes=moved_mebibytes,
         stopped=vitals is not None and vitals.stopped,
         cpu_seconds=vitals.cpu_seconds if vitals else None,
         entered=active.entered if active else 0,

@@ -34,18 +34,18 @@ def may_host(host: Host, state: State) -> bool:
     return host.hot_standbys_allowed and state.hot_standby_failures < MAX_FAILURES
 
 
-def belongs_to(host: Host, shadow: World, world: World) -> bool:
+def belongs_to(host: Host, standby_world: World, world: World) -> bool:
     """Return whether a hot standby world belongs to this world, with this host as a member."""
-    place = (shadow.job_uid, shadow.generation) == (host.job_uid, world.generation)
-    return host.hot_standbys_allowed and place and shadow.find_member(host.pod_uid) is not None
+    is_same_world = (standby_world.job_uid, standby_world.generation) == (host.job_uid, world.generation)
+    return host.hot_standbys_allowed and is_same_world and standby_world.find_member(host.pod_uid) is not None
 
 
-def apply_event(state: State, shadow: HotStandby, event: AgentEvent) -> State:
+def apply_event(state: State, hot_standby: HotStandby, event: AgentEvent) -> State:
     """Return the state after an event of a hot standby: it has finished its imports, or it waits in its world."""
     if event.ready:
-        return replace(state, hot_standby=replace(shadow, imported=True))
+        return replace(state, hot_standby=replace(hot_standby, imported=True))
     if event.waiting:
-        return replace(state, hot_standby=replace(shadow, ready=True))
+        return replace(state, hot_standby=replace(hot_standby, ready=True))
     return state
 
 
@@ -61,13 +61,13 @@ def record_exit(state: State, now: float) -> State:
     )
 
 
-def can_take_over(state: State, shadow: HotStandby) -> bool:
+def can_take_over(state: State, hot_standby: HotStandby) -> bool:
     """Return whether a hot standby waits for the target world of this host."""
     return (
         state.target is not None
-        and shadow.ready
-        and shadow.world is not None
-        and shadow.world.shadow == state.target.shadow
+        and hot_standby.ready
+        and hot_standby.world is not None
+        and hot_standby.world.shadow == state.target.shadow
     )
 
 
@@ -91,19 +91,19 @@ def find_due(host: Host, state: State, now: float) -> tuple[State, Action] | Non
     """Return the next due action for hot standbys, and the state after it."""
     if state.hot_standby_port_used:
         return replace(state, hot_standby_port_used=False), RenewHotStandbyPort()
-    shadow, target = state.hot_standby, state.target
-    if shadow and not _is_useful(state, shadow):
-        return replace(state, hot_standby=None), KillChild(shadow.child)
-    if target and target.shadow and not shadow and target.generation > state.started and not state.live:
+    hot_standby, target = state.hot_standby, state.target
+    if hot_standby and not _is_useful(state, hot_standby):
+        return replace(state, hot_standby=None), KillChild(hot_standby.child)
+    if target and target.shadow and not hot_standby and target.generation > state.started and not state.live:
         # The other hosts of this world have started. Report this host as gone, so that the next world is formed.
-        gone = ActiveChild(0, target.generation, alive=False, phase=Phase.IDLE, phase_began=now)
-        return replace(state, active=gone), RenewHotStandbyPort()
-    if shadow and shadow.imported and shadow.world is None and state.hot_standby_world:
+        lost = ActiveChild(0, target.generation, alive=False, phase=Phase.IDLE, phase_began=now)
+        return replace(state, active=lost), RenewHotStandbyPort()
+    if hot_standby and hot_standby.imported and hot_standby.world is None and state.hot_standby_world:
         member = state.hot_standby_world.find_member(host.pod_uid)
         assert member is not None  # noqa: S101  # without a membership it would not have been requested
-        joined = replace(shadow, world=state.hot_standby_world)
+        joined = replace(hot_standby, world=state.hot_standby_world)
         return replace(state, hot_standby=joined), StartHotStandby(
-            shadow.child, state.hot_standby_world, member.process
+            hot_standby.child, state.hot_standby_world, member.process
         )
     if is_due(state) and now >= state.hot_standby_after:
         child = state.next_child
@@ -111,10 +111,10 @@ def find_due(host: Host, state: State, now: float) -> tuple[State, Action] | Non
     return None
 
 
-def _is_useful(state: State, shadow: HotStandby) -> bool:
+def _is_useful(state: State, hot_standby: HotStandby) -> bool:
     """Return whether a hot standby can still take over: its world still trains, or it is about to take over."""
     if state.stop_deadline is not None or state.target is None or state.hot_standby_world is None:
         return False
     if state.target.generation > state.hot_standby_world.generation:
-        return can_take_over(state, shadow)
-    return shadow.world is None or shadow.world.shadow == state.hot_standby_world.shadow
+        return can_take_over(state, hot_standby)
+    return hot_standby.world is None or hot_standby.world.shadow == state.hot_standby_world.shadow

@@ -10,23 +10,23 @@ import time
 
 ENTRY_NAME = re.compile(r"[\w.<>-]{1,120}-[0-9a-f]{64}-cache", re.ASCII)
 """File names of entries. Entries of longer names stay on their host."""
-SETTLED_SECONDS = 5.0
+COMPLETE_SECONDS = 5.0
 """Seconds since the last write after which an entry counts as complete. JAX writes one at once."""
 
 
-def list_settled(folder: str) -> frozenset[str]:
+def list_complete(folder: str) -> frozenset[str]:
     """Return the names of the complete entries of a folder; none if the folder is missing.
 
     Raises:
         OSError: the folder cannot be read.
     """
-    newest = time.time() - SETTLED_SECONDS
+    newest = time.time() - COMPLETE_SECONDS
     try:
         with os.scandir(folder) as entries:
-            found = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries if _is_entry(entry)]
+            files = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries if _is_entry(entry)]
     except FileNotFoundError:  # also an entry that another process has deleted meanwhile: the next call finds the rest
         return frozenset()
-    return frozenset(name for name, status in found if status.st_size and status.st_mtime <= newest)
+    return frozenset(name for name, status in files if status.st_size and status.st_mtime <= newest)
 
 
 def _is_entry(entry: os.DirEntry[str]) -> bool:

@@ -89,11 +89,11 @@ class Reporter:
         """Send a report; return the seconds from its start to the next regular one."""
         post = asyncio.ensure_future(self._post(self._describe()))
         self._pending.append(post)
-        news = asyncio.ensure_future(self._changed.wait())
+        change = asyncio.ensure_future(self._changed.wait())
         try:
-            await asyncio.wait({post, news}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({post, change}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            news.cancel()
+            change.cancel()
         if not post.done():
             post.add_done_callback(self._accept_late)
             self._cancel_pending(keep=MAX_PENDING)

@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 
-from trainingjob_agent.jax_cache_folder import list_settled
+from trainingjob_agent.jax_cache_folder import list_complete
 from trainingjob_agent.program_environment import CACHE_VARIABLE
 from trainingjob_agent.store_requests import synchronize_cache
 from trainingjob_agent.trainer_protocol import StartWorld
@@ -52,14 +52,14 @@ class ProgramCache:
                 return
             start = self._start
             assert start, "the thread starts with a world"  # noqa: S101
-            problem, settled = "", synchronized
+            problem, complete = "", synchronized
             try:
-                settled = list_settled(start.compile_cache)
+                complete = list_complete(start.compile_cache)
             except OSError as error:
                 problem = f"{error.strerror}: {start.compile_cache}"
-            if not problem and (is_new_world or settled - synchronized):
+            if not problem and (is_new_world or complete - synchronized):
                 problem = synchronize_cache(start.config.spec.checkpoint.uri, start.compile_cache, start.program_secret)
             if problem and problem != reported:
                 LOG.warning("compiled programs are not kept in the bucket error=%s", problem)
             reported = problem
-            synchronized = synchronized if problem else settled
+            synchronized = synchronized if problem else complete

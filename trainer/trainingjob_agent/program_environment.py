@@ -25,7 +25,7 @@ MPI_LAUNCHER = "0.0;tcp://127.0.0.1:0"
 def world_values(start: StartWorld) -> dict[str, str]:
     """Return the values of a process in a world by the names of `trainingjob_api.spec.program.PLACEHOLDERS`."""
     world, layout = start.world, start.config.layout(len(start.world.slices))
-    (member,) = (one for one in world.members if one.process == start.process)
+    (member,) = (member for member in world.members if member.process == start.process)
     return {
         "coordinator": world.coordinator,
         "devices": str(layout.num_devices),
@@ -41,7 +41,7 @@ def world_values(start: StartWorld) -> dict[str, str]:
 
 def fill_in(argument: str, values: Mapping[str, str]) -> str:
     """Return an argument of `program.command` with its placeholders replaced. Unknown names stay as they are."""
-    return PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), argument)
+    return PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), argument)
 
 
 def program_environment(start: StartWorld, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -64,7 +64,8 @@ def program_environment(start: StartWorld, inherited: Mapping[str, str]) -> dict
         **{PREFIX + name.upper(): value for name, value in values.items()},
         # One number for each process: the place of its slice in the world. A lost slice leaves no gap.
         f"{PREFIX}SLICE_MAP": ",".join(
-            str(start.world.slices.index(one.slice)) for one in sorted(start.world.members, key=lambda one: one.process)
+            str(start.world.slices.index(member.slice))
+            for member in sorted(start.world.members, key=lambda member: member.process)
         ),
     }
 

@@ -37,22 +37,22 @@ class ProgramReports:
 
     def _measure(self, step: int, loss: float | None, now: float) -> Progress:
         """Return the progress of a step, with the seconds of a step since the one before it."""
-        took = None
+        seconds = None
         if self._last is not None and step > self._last[0]:
-            took = (now - self._last[1]) / (step - self._last[0])
-            self._seconds.append(took)
+            seconds = (now - self._last[1]) / (step - self._last[0])
+            self._seconds.append(seconds)
         if self._last is None or step != self._last[0]:
             self._last = step, now
         typical = median(self._seconds) if len(self._seconds) >= MIN_TIMED else None
-        return Progress(step=step, loss=loss, step_seconds=took, typical_seconds=typical)
+        return Progress(step=step, loss=loss, step_seconds=seconds, typical_seconds=typical)
 
 
 def read_line(pattern: re.Pattern[str], line: bytes) -> ProgramReport | None:  # None: the line reports nothing
     """Return the report in a line of a log. A number that is none, or not finite, is left out."""
-    found = pattern.search(line[: 4 * MAX_SEARCHED].decode(errors="replace")[:MAX_SEARCHED])
-    if found is None:
+    match = pattern.search(line[: 4 * MAX_SEARCHED].decode(errors="replace")[:MAX_SEARCHED])
+    if match is None:
         return None
-    groups = found.groupdict()
+    groups = match.groupdict()
     step, saved = _read_count(groups.get("step")), _read_count(groups.get("saved"))
     if step is None and saved is None:
         return None

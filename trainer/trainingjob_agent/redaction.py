@@ -67,7 +67,7 @@ class Redactor:
             text = shape.sub(REDACTED, text)
         text = _HEADER.sub(rf"\1{REDACTED}", text)
         text = _BEARER.sub(rf"\1{REDACTED}", text)
-        return _NAMED.sub(lambda found: found[0] if _NO_SECRET.fullmatch(found[2]) else found[1] + REDACTED, text)
+        return _NAMED.sub(lambda match: match[0] if _NO_SECRET.fullmatch(match[2]) else match[1] + REDACTED, text)
 
     def redact_report(self, report: HostReport) -> HostReport:
         """Return a report without secrets in its text fields."""

@@ -92,19 +92,19 @@ def open_untrusted_below(folder: Path, name: str) -> FileIO:
         os.close(at)
 
 
-def _open(shown: str, path: str, at: int | None) -> FileIO:  # None: `path` is not relative to an open folder
-    _check_regular(shown, path, at)
-    return FileIO(_open_regular(shown, path, at, FILE_FLAGS), "rb")
+def _open(name: str, path: str, at: int | None) -> FileIO:  # None: `path` is not relative to an open folder
+    _check_regular(name, path, at)
+    return FileIO(_open_regular(name, path, at, FILE_FLAGS), "rb")
 
 
-def _check_regular(shown: str, path: str, at: int | None) -> None:
+def _check_regular(name: str, path: str, at: int | None) -> None:
     """Check the type of a file before it is opened: opening a device may have an effect."""
     if not stat.S_ISREG(os.stat(path, dir_fd=at, follow_symlinks=False).st_mode):
-        raise UntrustedFileError(f"{shown} is not a regular file")
+        raise UntrustedFileError(f"{name} is not a regular file")
 
 
-def _open_regular(shown: str, path: str, at: int | None, flags: int) -> int:
-    problem = f"{shown} is not a regular file"
+def _open_regular(name: str, path: str, at: int | None, flags: int) -> int:
+    problem = f"{name} is not a regular file"
     try:
         file = os.open(path, flags, 0o666, dir_fd=at)
     except OSError as error:
@@ -118,7 +118,7 @@ def _open_regular(shown: str, path: str, at: int | None, flags: int) -> int:
 
 
 def read_untrusted(path: Path, max_bytes: int) -> bytes:
-    """Return the content of a foreign file of at most `largest` bytes.
+    """Return the content of a foreign file of at most `max_bytes` bytes.
 
     Raises:
         UntrustedFileError: the path is not a regular file, or the file is larger.
@@ -135,14 +135,14 @@ def read_untrusted(path: Path, max_bytes: int) -> bytes:
     return b"".join(parts)
 
 
-def read_untrusted_json(path: Path, largest: int = MAX_JSON_BYTES) -> Any:
+def read_untrusted_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Any:
     """Return the parsed content of a foreign JSON file.
 
     Raises:
         UntrustedFileError: the path is not a regular file, or the file is too large or not valid JSON.
         OSError: the file cannot be read.
     """
-    return parse_untrusted_json(path.name, read_untrusted(path, largest))
+    return parse_untrusted_json(path.name, read_untrusted(path, max_bytes))
 
 
 def parse_untrusted_json(name: str, content: bytes) -> Any:
@@ -166,17 +166,17 @@ def write_chunks_atomically(path: Path, chunks: Iterable[bytes]) -> None:
         OSError: the file cannot be written.
         Exception: any error of `chunks`. The file then keeps its old content.
     """
-    fresh = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
-    fresh.unlink(missing_ok=True)  # it may be a link to a file that must not be overwritten
+    temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)  # it may be a link to a file that must not be overwritten
     try:
-        with fresh.open("xb") as file:
+        with temporary.open("xb") as file:
             for chunk in chunks:
                 file.write(chunk)
             file.flush()
             os.fsync(file.fileno())
-        fresh.replace(path)
+        temporary.replace(path)
     except BaseException:
-        fresh.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 

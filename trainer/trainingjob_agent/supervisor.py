@@ -136,8 +136,8 @@ class Supervisor:
     async def _run_loop(self, reporter: Reporter) -> int:
         reported = None
         while True:
-            news = await self._next_message()
-            step = handle_message(self._host, self._state, news, self._loop.time())
+            message = await self._next_message()
+            step = handle_message(self._host, self._state, message, self._loop.time())
             self._state = step.state
             for action in step.actions:
                 code = self._perform(action, reporter)
@@ -152,14 +152,19 @@ class Supervisor:
         """Return the next message, or `TimerFired` at the next timer."""
         try:
             async with asyncio.timeout_at(next_tick(self._host, self._state)):
-                news = await self._messages.get()
+                message = await self._messages.get()
         except TimeoutError:
             return TimerFired()
-        if isinstance(news, ChildExited):
-            LOG.info("a training process ended child=%d code=%s signal=%s", news.child, news.code, news.signal or None)
-            self._children.pop(news.child, None)
+        if isinstance(message, ChildExited):
+            LOG.info(
+                "a training process ended child=%d code=%s signal=%s",
+                message.child,
+                message.code,
+                message.signal or None,
+            )
+            self._children.pop(message.child, None)
             self._reap()
-        return news
+        return message
 
     def _perform(self, action: Action, reporter: Reporter) -> int | None:  # None: continue; else the exit code
         match action:
@@ -196,8 +201,8 @@ class Supervisor:
         if isinstance(action, SendLiveSlices):
             child.send_live_slices(action.slices)
             return
-        wanted = "leave" if action.moves else "save and leave"
-        LOG.info("asking a training process to %s child=%d", wanted, action.child)
+        request = "leave" if action.moves else "save and leave"
+        LOG.info("asking a training process to %s child=%d", request, action.child)
         child.request_leave(moves=action.moves)
 
     def _examine(self, action: DiagnoseChild | InspectChild) -> None:
@@ -267,15 +272,16 @@ class Supervisor:
 
     async def _collect_diagnostics(self, number: int, child: Child) -> None:
         generation = self._state.started
-        found = await child.collect_diagnostics()
-        if found is None:
+        diagnostics = await child.collect_diagnostics()
+        if diagnostics is None:
             return
-        self._messages.put_nowait(found)
-        place = self._identity
-        name = f"stacks/{generation}-{place.slice}-{place.host}.txt"
-        text = f"host {place.host} of slice {place.slice}, child {number}: {found.state}, {found.cores:.2f} cores\n\n"
+        self._messages.put_nowait(diagnostics)
+        identity = self._identity
+        name = f"stacks/{generation}-{identity.slice}-{identity.host}.txt"
+        child_name = f"host {identity.host} of slice {identity.slice}, child {number}"
+        text = f"{child_name}: {diagnostics.state}, {diagnostics.cores:.2f} cores\n\n"
         # A daemon thread that is never joined: the storage itself may hang.
-        arguments = (self._checkpoints, name, text + found.stacks + "\n")
+        arguments = (self._checkpoints, name, text + diagnostics.stacks + "\n")
         threading.Thread(target=write_stacks, args=arguments, daemon=True).start()
 
     def _end_children(self) -> None:
@@ -292,7 +298,7 @@ class Supervisor:
             self._state,
             self._port.number,
             self._hot_standby_port.number,
-            moved=child.io_mebibytes if child else None,
+            moved_mebibytes=child.io_mebibytes if child else None,
             vitals=process.vitals if process else None,
         )
         return self._redactor.redact_report(report)
@@ -330,9 +336,9 @@ def write_stacks(root: str, name: str, text: str) -> None:
         LOG.warning("the stacks cannot be written root=%s name=%s error=%s", root, name, problem)
 
 
-def write_termination_message(path: Path, words: str) -> None:
+def write_termination_message(path: Path, message: str) -> None:
     """Write a container's termination message, for Kubernetes or a local runner."""
     try:
-        path.write_text(words)
+        path.write_text(message)
     except OSError as error:
         LOG.warning("the termination message cannot be written path=%s error=%s", path, error)

@@ -167,18 +167,18 @@ class Child:
     async def collect_diagnostics(self) -> ChildDiagnosed | None:  # None: it has exited
         """Collect diagnostics: measure its CPU use and make it dump its thread stacks. The child continues."""
         loop = asyncio.get_running_loop()
-        begun, before = loop.time(), sample_process(self.pid)
+        start, before = loop.time(), sample_process(self.pid)
         if self._process.returncode is not None or before is None:
             return None
         self._stack_log = bytearray()
         if before.state not in STOPPED:  # a stopped process does not handle signals
             self._request_stacks()
         await asyncio.sleep(CPU_SAMPLE_SECONDS)
-        seconds, after = loop.time() - begun, sample_process(self.pid)
+        seconds, after = loop.time() - start, sample_process(self.pid)
         if self._process.returncode is not None or after is None:
             return None
         state, cores = compare_samples(before, after, seconds)
-        stacks = "" if state is ProcessState.STOPPED else await self._wait_for_stacks(begun + MAX_STACKS_SECONDS)
+        stacks = "" if state is ProcessState.STOPPED else await self._wait_for_stacks(start + MAX_STACKS_SECONDS)
         self._stack_log = None
         return ChildDiagnosed(self._number, state, cores, stacks)
 
@@ -224,12 +224,12 @@ class Child:
 
     async def _wait_for_stacks(self, until: float) -> str:
         """Return the stacks in its log: once the dump has begun and no longer grows, or at the deadline."""
-        heard = self._stack_log or bytearray()
+        stack_log = self._stack_log or bytearray()
         size = -1
-        while asyncio.get_running_loop().time() < until and (not heard or len(heard) > size):
-            size = len(heard)
+        while asyncio.get_running_loop().time() < until and (not stack_log or len(stack_log) > size):
+            size = len(stack_log)
             await asyncio.sleep(STACKS_POLL_SECONDS)
-        return find_stacks(heard.decode(errors="replace"))
+        return find_stacks(stack_log.decode(errors="replace"))
 
     def _write(self, message: StartWorld | Command) -> None:
         if self._stdin is not None:  # None: it exited before its pipe was connected
@@ -274,10 +274,10 @@ class Child:
             self._tail.write(chunk)
             if self._stack_log is not None:
                 self._stack_log += chunk
-            *whole, line = (line + chunk).split(b"\n")
+            *complete, line = (line + chunk).split(b"\n")
             if len(line) > CHUNK:
-                whole, line = [*whole, line], b""
-            self._print(whole)
+                complete, line = [*complete, line], b""
+            self._print(complete)
         if line:
             self._print([line])
 

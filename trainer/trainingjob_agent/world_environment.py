@@ -135,10 +135,10 @@ def _tuning_variables(platform: str, layout: Layout, inherited: Mapping[str, str
     }
 
 
-def _join_flags(ours: tuple[str, ...], theirs: str) -> str:
-    """Return flags in which the job's override ours, because the last one counts; inherited ones may contain ours."""
-    joined = " ".join(ours)
-    return theirs if joined in theirs else f"{joined} {theirs}".strip()
+def _join_flags(defaults: tuple[str, ...], job_flags: str) -> str:
+    """Return flags in which those of the job override the defaults, as the last one counts. They may hold these."""
+    joined = " ".join(defaults)
+    return job_flags if joined in job_flags else f"{joined} {job_flags}".strip()
 
 
 def _members_by_process(world: World) -> list[Member]:

@@ -46,7 +46,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
     found = Copies()
     monkeypatch.setattr(program_cache, "synchronize_cache", found.synchronize)
     monkeypatch.setattr(program_cache, "CHECK_SECONDS", 0.02)
-    monkeypatch.setattr(jax_cache_folder, "SETTLED_SECONDS", 0.0)
+    monkeypatch.setattr(jax_cache_folder, "COMPLETE_SECONDS", 0.0)
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     return found
 

@@ -18,7 +18,10 @@ def test_steps_alone_can_wait_for_the_next_report() -> None:
     committed = play([(9, EventReceived(1, AgentEvent(committed=6)), [])], before)
     old, steps, commit = (make_report(HOST, PLACE, state, port=1) for state in (before, stepped, committed))
     entered = play([(9, EventReceived(1, AgentEvent(entered="batch 2")), [])], before)
-    reading, evaluating = make_report(HOST, PLACE, before, port=1, moved=12), make_report(HOST, PLACE, entered, port=1)
+    reading, evaluating = (
+        make_report(HOST, PLACE, before, port=1, moved_mebibytes=12),
+        make_report(HOST, PLACE, entered, port=1),
+    )
 
     assert is_urgent(old, None)
     assert not is_urgent(old, old)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.trainer.object_servers import SCHEMES, ObjectServers, new_root
 from tests.support.trainer.tiny import SECRET
-from trainingjob_agent.jax_cache_folder import SETTLED_SECONDS, list_settled
+from trainingjob_agent.jax_cache_folder import COMPLETE_SECONDS, list_complete
 from trainingjob_agent.store_requests import synchronize_cache
 from trainingjob_trainer.runtime import jax_cache
 from trainingjob_trainer.runtime.jax_cache import BUCKET_FOLDER, main
@@ -60,7 +60,7 @@ def test_a_host_gets_the_entries_of_another_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "age"),
     [
-        pytest.param(ENTRY, b"program", SETTLED_SECONDS - 2.0, id="being-written"),
+        pytest.param(ENTRY, b"program", COMPLETE_SECONDS - 2.0, id="being-written"),
         pytest.param(ENTRY, b"", 60.0, id="empty"),
         pytest.param(ENTRY.replace("-cache", "-atime"), b"program", 60.0, id="time-of-use"),
         pytest.param(f"{'x' * 110}{ENTRY}", b"program", 60.0, id="long-name"),
@@ -77,8 +77,8 @@ def test_a_link_is_no_entry(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / ENTRY).symlink_to(write_entry(tmp_path / "elsewhere"))
 
-    assert list_settled(str(tmp_path / "here")) == frozenset()
-    assert list_settled(str(tmp_path / "missing")) == frozenset()
+    assert list_complete(str(tmp_path / "here")) == frozenset()
+    assert list_complete(str(tmp_path / "missing")) == frozenset()
 
 
 def test_a_changed_object_and_those_of_others_are_not_loaded(tmp_path: Path) -> None:

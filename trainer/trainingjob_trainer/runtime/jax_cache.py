@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from trainingjob_agent.jax_cache_folder import ENTRY_NAME, list_settled
+from trainingjob_agent.jax_cache_folder import ENTRY_NAME, list_complete
 from trainingjob_agent.store_requests import DONE
 from trainingjob_trainer.runtime.compile_cache_files import (
     MAX_PROGRAM_BYTES,
@@ -75,7 +75,7 @@ def upload_entries(store: Store, names: Sequence[str], folder: str, secret: str)
     Raises:
         OSError: the store does not respond or is full, or an entry cannot be read.
     """
-    missing = sorted(list_settled(folder) - dict(_find_objects(names, secret)).keys())
+    missing = sorted(list_complete(folder) - dict(_find_objects(names, secret)).keys())
     used = sum(store.size(name) for name in names) if missing else 0
     for entry in missing:
         content = open_store(folder).read(entry, MAX_PROGRAM_BYTES)
