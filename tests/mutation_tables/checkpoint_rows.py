@@ -48,8 +48,8 @@ CHECKPOINT_MUTATIONS = (
     Mutation(
         "delete frozen tensors although a manifest cannot be read",
         f"{TRAINER}/checkpoint/saved_steps.py",
-        "if any(one.damage or one.unreadable for one in steps):",
-        "if any(one.unreadable for one in steps):",
+        "if any(saved_step.damage or saved_step.unreadable for saved_step in steps):",
+        "if any(saved_step.unreadable for saved_step in steps):",
         ("tests/trainer/checkpoint/test_frozen_tensors.py",),
     ),
     Mutation(

@@ -142,8 +142,8 @@ TRAINER_MUTATIONS = (
     Mutation(
         "answers that both conversations share have a loss",
         f"{TRAINER}/data/chat/answer_encoder.py",
-        "for span in one.answers if span not in shared",
-        "for span in one.answers",
+        "for span in document.answers if span not in shared",
+        "for span in document.answers",
         ("tests/trainer/data/chat/test_pairs.py",),
     ),
     Mutation(

@@ -70,8 +70,8 @@ def compile_ahead(request: CompileRequest) -> None:
     compilers: dict[str, Callable[[], object]] = {
         **{name: partial(train.compile, *key) for key, name in train_program_names(spec).items()},
         **{
-            name: partial(steps.compile_evaluate, programs, batch_shape(one), name)
-            for name, one in list_evaluate_layouts(spec, layout).items()
+            name: partial(steps.compile_evaluate, programs, batch_shape(evaluate_layout), name)
+            for name, evaluate_layout in list_evaluate_layouts(spec, layout).items()
         },
         "average": lambda: steps.compile_average(programs),
         "spread": lambda: compile_broadcast(programs, steps.state_shapes),

@@ -104,9 +104,9 @@ class Backup:
         self._copier.lift_rate_limit()
         self._wait(deadline)
         late = self._step_in_copy  # read once: the thread of the copy sets it to None
-        said = "copy" if late is None and self._newest < record.step else ""
+        decision = "copy" if late is None and self._newest < record.step else ""
         try:
-            is_begun = all(self._exchange(said, LAST_COPY_SECONDS + START_SECONDS))
+            is_begun = all(self._exchange(decision, LAST_COPY_SECONDS + START_SECONDS))
         except JaxRuntimeError as error:
             self._report_failure(record.step, f"another process is gone: {error}")
             return
@@ -117,10 +117,10 @@ class Backup:
         if late is not None:
             self._report_failure(late, f"it took longer than {LAST_COPY_SECONDS} s, and the job is at its end")
 
-    def _exchange(self, said: str, seconds: float) -> tuple[str, ...]:
-        """Return what each process says about the next copy."""
+    def _exchange(self, decision: str, seconds: float) -> tuple[str, ...]:
+        """Return the decision of each process about the next copy."""
         self._exchanges += 1
-        return self._peers.exchange(f"backup/{self._exchanges}", said, seconds)
+        return self._peers.exchange(f"backup/{self._exchanges}", decision, seconds)
 
     def _is_due(self) -> bool:
         if self._step_in_copy is not None:

@@ -84,7 +84,7 @@ class Candidates:
         stores: Stores,
         world: World,
         reports: DamageReports,
-        patience: ReadRetry,
+        read_retry: ReadRetry,
         *,
         takeover: bool,
         slice_number: int | None = None,
@@ -92,7 +92,7 @@ class Candidates:
         self._stores = stores
         self._world = world
         self._reports = reports
-        self._patience = patience
+        self._read_retry = read_retry
         self._takeover = takeover
         self._fence = Fence(stores.durable, world, slice_number)
         self._unreadable: dict[StepFolder, OSError] = {}
@@ -117,11 +117,15 @@ class Candidates:
             TrainingError: a step was saved before and none remains, or training cannot resume from the best one.
             OSError: the store does not respond.
         """
-        saved = list_saved(self._stores.durable, self._patience)
+        saved = list_saved(self._stores.durable, self._read_retry)
         copies = self._list_copies()
         self._reject_reused_generation([*saved, *copies])
         readable = self._quarantine_damaged([*saved, *copies])
-        self.saved = [one.integrity for one in readable if one.integrity and not self._stores.is_copy(one.folder)]
+        self.saved = [
+            saved_step.integrity
+            for saved_step in readable
+            if saved_step.integrity and not self._stores.is_copy(saved_step.folder)
+        ]
         is_replica = self._fence.slice_number is not None
         ranked = rank_restorable(readable, self._world, takeover=self._takeover, is_replica=is_replica)
         best = next(iter(ranked), None)
@@ -166,13 +170,13 @@ class Candidates:
 
     def _quarantine_damaged(self, saved: list[SavedStep]) -> list[SavedStep]:
         """Return the readable steps, after the damaged ones were reported and quarantined."""
-        present = [one for one in saved if one.folder not in self._not_quarantined]
-        for one in present:
-            if one.damage:
-                self._discard(one.folder, one.damage)
-            elif one.unreadable:
-                self._unreadable[one.folder] = one.unreadable
-        return [one for one in present if one.folder not in self._unreadable]
+        present = [saved_step for saved_step in saved if saved_step.folder not in self._not_quarantined]
+        for saved_step in present:
+            if saved_step.damage:
+                self._discard(saved_step.folder, saved_step.damage)
+            elif saved_step.unreadable:
+                self._unreadable[saved_step.folder] = saved_step.unreadable
+        return [saved_step for saved_step in present if saved_step.folder not in self._unreadable]
 
     def _discard(self, folder: StepFolder, damage: str) -> None:
         self._reports.report(folder.step, self._stores.message_prefix(folder) + damage)
@@ -195,12 +199,17 @@ class Candidates:
         """Report that the step which the status shows as committed is missing, or that its manifest is."""
         lost = self._world.committed
         own = hash_job(self._world.job_uid)
-        found = [one for one in saved if one.step == lost and one.folder.step_name.job in ("", own)]
-        if any(one.is_committed for one in found) or any(one.step == lost for one in self._reports.found):
+        matching = [
+            saved_step
+            for saved_step in saved
+            if saved_step.step == lost and saved_step.folder.step_name.job in ("", own)
+        ]
+        is_reported = any(report.step == lost for report in self._reports.found)
+        if is_reported or any(saved_step.is_committed for saved_step in matching):
             return
-        for one in found:
-            self._discard(one.folder, MANIFEST_MISSING)
-        if not (found or is_all):  # if nothing remains, the failure reports it
+        for saved_step in matching:
+            self._discard(saved_step.folder, MANIFEST_MISSING)
+        if not (matching or is_all):  # if nothing remains, the failure reports it
             self._reports.report(lost, STEP_MISSING)
 
     def _reject_reused_generation(self, saved: list[SavedStep]) -> None:
@@ -209,7 +218,7 @@ class Candidates:
         This world has saved nothing yet, and a marker may be lost with its store. The step would be in no history of
         this world, which would delete it.
         """
-        records = [one.integrity for one in saved if one.integrity]
+        records = [saved_step.integrity for saved_step in saved if saved_step.integrity]
         generations = [record.generation for record in records if record.job_uid == self._world.job_uid]
         if any(map(self._fence.is_reused, generations)):
             raise self._fence.reused_error(max(generations))
@@ -221,7 +230,7 @@ class Candidates:
         known = max(restored, self._world.committed, *parents)
         if not (self._reports.found or known):
             return
-        damage = "; ".join(f"step {one.step}: {one.message}" for one in self._reports.found)
+        damage = "; ".join(f"step {report.step}: {report.message}" for report in self._reports.found)
         where = " or ".join(store.root for store in self._stores if store)
         missing = f", though step {known} was {'restored' if known == restored else 'saved'} before."
         raise TrainingError(
@@ -251,15 +260,15 @@ class Candidates:
                 LOG.warning("later copies cannot be deleted error=%s", error)
 
     def _clear_store_after(self, store: Store, step: int) -> None:
-        for one in delete_later_steps(store, step, self._fence):
-            if one.folder not in self._not_quarantined:
-                why = one.damage or "another job has saved it"
-                self._discard(one.folder, f"{why}, and training resumes from step {step}")
+        for saved_step in delete_later_steps(store, step, self._fence):
+            if saved_step.folder not in self._not_quarantined:
+                reason = saved_step.damage or "another job has saved it"
+                self._discard(saved_step.folder, f"{reason}, and training resumes from step {step}")
 
     def _list_copies(self) -> list[SavedStep]:
         """Return the steps in the backup folder; none if it fails, because training does not depend on it."""
         try:
-            return list_saved(self._stores.backup, self._patience) if self._stores.backup else []
+            return list_saved(self._stores.backup, self._read_retry) if self._stores.backup else []
         except OSError as error:
             LOG.warning("the backup folder cannot be read error=%s", error)
             return []

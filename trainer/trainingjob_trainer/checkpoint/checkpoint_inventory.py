@@ -58,8 +58,8 @@ class CheckpointInventory(Open):
         Raises:
             JaxRuntimeError: another process is gone.
         """
-        mine = self.model_dump_json(exclude_defaults=True) if peers.process == 0 else ""
-        return CheckpointInventory.model_validate_json(peers.exchange("saved", mine, AGREE_SECONDS)[0])
+        inventory_json = self.model_dump_json(exclude_defaults=True) if peers.process == 0 else ""
+        return CheckpointInventory.model_validate_json(peers.exchange("saved", inventory_json, AGREE_SECONDS)[0])
 
 
 def _origin(record: StepRecord) -> tuple[str, int, int]:

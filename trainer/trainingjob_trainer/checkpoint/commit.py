@@ -169,8 +169,8 @@ class Committer:
                 writing.finalize()
                 listed = list_files(folder)
             names: list[str] = json.loads(self._votes.exchange_results(value=json.dumps(listed))[0])
-            mine = hash_files(folder, select_share(names, peers.process, peers.num_processes), self._pace)
-            shares = self._votes.exchange_results(value=dump_file_hashes(mine))
+            hashes = hash_files(folder, select_share(names, peers.process, peers.num_processes), self._pace)
+            shares = self._votes.exchange_results(value=dump_file_hashes(hashes))
             manifest = record.model_copy(update={"files": merge_file_hashes(shares)})
             if peers.process == 0:
                 commit_step(folder, manifest, self._fence)

@@ -37,7 +37,7 @@ class DamageReports:
         Raises:
             JaxRuntimeError: another process is gone.
         """
-        new = [(one.step, one.message) for one in self.found[self._num_shared :]]
+        new = [(report.step, report.message) for report in self.found[self._num_shared :]]
         answer, damaged = json.loads(self._peers.exchange(name, json.dumps([text, new]), ANSWER_SECONDS)[0])
         if self._peers.process != 0:
             for step, message in damaged:

@@ -54,7 +54,7 @@ class ErrorExchange:
         votes: list[tuple[str, str]] = [json.loads(answer) for answer in answers]
         if failed := next((failed for failed, _ in votes if failed), ""):
             raise SaveFailedError(failed)
-        return [words for _, words in votes]
+        return [value for _, value in votes]
 
 
 def describe_error(error: Exception) -> str:

@@ -37,8 +37,8 @@ def make_initial_state(
     else:
         initial = load_initial_params(source, base, peers, state.params)
     params, adapter = load_adapters(spec, initial.params, steps.state_shapes.params), source.adapter
-    words = f"{initial.source}; adapters of {name_source(ADAPTER, adapter, own)}" if adapter else initial.source
-    events.send(AgentEvent(initialized_from=shorten(words, MAX_MESSAGE)))
+    description = f"{initial.source}; adapters of {name_source(ADAPTER, adapter, own)}" if adapter else initial.source
+    events.send(AgentEvent(initialized_from=shorten(description, MAX_MESSAGE)))
     shapes = steps.state_shapes
     return state._replace(
         params=params,

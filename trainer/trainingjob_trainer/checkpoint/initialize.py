@@ -60,39 +60,40 @@ def load_initial_params(source: InitializeFrom, base: BaseParams, peers: Process
     orbax, folder = _make_checkpointer(peers), find_intact_step(source, peers)
     saved = read_integrity(folder)
     folders = find_array_folders(folder, saved)
-    theirs: Shapes = {}
+    saved_shapes: Shapes = {}
     for location in filter(None, (folders.step, folders.frozen)):
-        theirs |= _shapes(orbax.metadata(array_path(location)).item_metadata.tree["params"])
+        saved_shapes |= _shapes(orbax.metadata(array_path(location)).item_metadata.tree["params"])
     problems, notes = [], []
-    if any(map(_is_of_adapter, theirs)):
-        lora, scales = _check_lora(source, folder, base, theirs), _list_scales(theirs)
+    if any(map(_is_of_adapter, saved_shapes)):
+        lora, scales = _check_lora(source, folder, base, saved_shapes), _list_scales(saved_shapes)
         problems = list(_list_lora_problems(saved.lora if saved else None, base, lora, has_scales=bool(scales)))
         notes = [] if saved and saved.lora else ["an older trainer did not record the alpha of its adapters"]
         base = base.with_adapters(has_scales=bool(scales) and base.stores_int8)
         if not base.stores_int8:  # a problem names them together
-            theirs = {name: shape for name, shape in theirs.items() if name not in scales}
+            saved_shapes = {name: shape for name, shape in saved_shapes.items() if name not in scales}
     params = base.wanted
-    ours = _shapes(params)
-    _check_shapes(source, folder, ours, theirs, problems, may_be_partial=base.may_be_partial)
-    names, tree = list(ours), jax.tree.structure(params)
+    model_shapes = _shapes(params)
+    _check_shapes(source, folder, model_shapes, saved_shapes, problems, may_be_partial=base.may_be_partial)
+    names, tree = list(model_shapes), jax.tree.structure(params)
     own = dict(zip(names, jax.tree.leaves(base.select(random)), strict=True))
-    common = [name for name in names if name in theirs]
+    common = [name for name in names if name in saved_shapes]
     for name in common:
         own[name].delete()
     together = [name for name in common if not base.is_quantized(name)]
     for group in filter(None, (together, *([name] for name in common if base.is_quantized(name)))):
-        wanted = {"params": select(params, group.__contains__)}  # Orbax would read a placeholder, with all its numbers
-        found = folders.read(wanted, partial(_restore, orbax))
+        # Parameters of other groups are left out: Orbax would read a placeholder, with all its numbers.
+        item = {"params": select(params, group.__contains__)}
+        found = folders.read(item, partial(_restore, orbax))
         for path, leaf in jax.tree_util.tree_leaves_with_path(found["params"]):
             own[tensor_name(path)] = base.store(tensor_name(path), leaf)
     whole = base.complete(jax.tree.unflatten(tree, [own[name] for name in names]), random)
-    return InitialParams(whole, _describe_source(source, folder, ours, theirs, notes))
+    return InitialParams(whole, _describe_source(source, folder, model_shapes, saved_shapes, notes))
 
 
-def _restore(orbax: ocp.Checkpointer, folder: str, wanted: dict[str, Any]) -> dict[str, Any]:
-    how = jax.tree.map(make_restore_args, wanted)
+def _restore(orbax: ocp.Checkpointer, folder: str, item: dict[str, Any]) -> dict[str, Any]:
+    how = jax.tree.map(make_restore_args, item)
     found: dict[str, Any] = orbax.restore(
-        array_path(folder), args=ocp.args.PyTreeRestore(item=wanted, restore_args=how, partial_restore=True)
+        array_path(folder), args=ocp.args.PyTreeRestore(item=item, restore_args=how, partial_restore=True)
     )
     return found
 
@@ -136,9 +137,9 @@ def _list_candidates(source: InitializeFrom) -> list[StepFolder]:
     """Return the candidate step folders, best first: the newest lineage, then the newest step."""
     try:
         saved = [
-            ((record.lineage, one.step, record.generation), one.folder)
-            for one in list_saved(open_store(_uri_of(source)))
-            if (record := one.integrity) and source.step in (None, one.step)
+            ((record.lineage, saved_step.step, record.generation), saved_step.folder)
+            for saved_step in list_saved(open_store(_uri_of(source)))
+            if (record := saved_step.integrity) and source.step in (None, saved_step.step)
         ]
     except OSError as error:
         raise TrainingError(
@@ -169,12 +170,14 @@ def _is_of_adapter(name: str) -> bool:
     return name.endswith((INPUT_ENDING, OUTPUT_ENDING))
 
 
-def _list_scales(theirs: Shapes) -> set[str]:
+def _list_scales(saved_shapes: Shapes) -> set[str]:
     """Return the scales of the int8 matrices in a checkpoint of LoRA."""
-    return {name for name in theirs if name.endswith(SCALE_ENDING) and name.removesuffix(SCALE_ENDING) in theirs}
+    return {
+        name for name in saved_shapes if name.endswith(SCALE_ENDING) and name.removesuffix(SCALE_ENDING) in saved_shapes
+    }
 
 
-def _check_lora(source: InitializeFrom, folder: StepFolder, base: BaseParams, theirs: Shapes) -> Lora:
+def _check_lora(source: InitializeFrom, folder: StepFolder, base: BaseParams, saved_shapes: Shapes) -> Lora:
     """Return the adapters of the job that starts from a checkpoint of LoRA.
 
     Raises:
@@ -182,7 +185,7 @@ def _check_lora(source: InitializeFrom, folder: StepFolder, base: BaseParams, th
     """
     if base.lora and source.adapter is None:
         return base.lora
-    adapters = [name for name in theirs if _is_of_adapter(name)]
+    adapters = [name for name in saved_shapes if _is_of_adapter(name)]
     raise TrainingError(
         FailureReason.CONFIG,
         f"step {folder.step} of {source.uri} must be of a job without spec.lora, and holds {len(adapters)} "
@@ -207,8 +210,8 @@ def _list_lora_problems(found: SavedLora | None, base: BaseParams, lora: Lora, *
 def _check_shapes(
     source: InitializeFrom,
     folder: StepFolder,
-    ours: Shapes,
-    theirs: Shapes,
+    model_shapes: Shapes,
+    saved_shapes: Shapes,
     problems: Sequence[str],
     *,
     may_be_partial: bool,
@@ -217,18 +220,19 @@ def _check_shapes(
 
     `problems` are those that shapes do not show. Adapters of the checkpoint must not be left out.
     """
-    differing = [name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)]
-    both = [name for name in differing if name in ours and name in theirs]
-    unused = [name for name in differing if name not in ours and _is_of_adapter(name)]
+    names = sorted(model_shapes.keys() | saved_shapes.keys())
+    differing = [name for name in names if model_shapes.get(name) != saved_shapes.get(name)]
+    both = [name for name in differing if name in model_shapes and name in saved_shapes]
+    unused = [name for name in differing if name not in model_shapes and _is_of_adapter(name)]
     if source.allow_partial:
         differing = [*both, *unused]
     if not differing and not problems:
         return
-    words = "; ".join(
+    differences = "; ".join(
         (
             *problems,
             *(
-                f"{name} is {_format_shape(theirs.get(name))}, not {_format_shape(ours.get(name))}"
+                f"{name} is {_format_shape(saved_shapes.get(name))}, not {_format_shape(model_shapes.get(name))}"
                 for name in differing
             ),
         )
@@ -238,7 +242,7 @@ def _check_shapes(
     section = "sections model and lora" if is_of_lora else "section model"
     raise TrainingError(
         FailureReason.CONFIG,
-        f"step {folder.step} of {source.uri} holds the parameters of another model: {words}. "
+        f"step {folder.step} of {source.uri} holds the parameters of another model: {differences}. "
         + (
             f"Set {FIELD}.allowPartial to true to load the arrays that both models have: the others start random. "
             f"Or set the {section} to that of the job that saved the step."
@@ -251,18 +255,19 @@ def _check_shapes(
 
 
 def _describe_source(
-    source: InitializeFrom, folder: StepFolder, ours: Shapes, theirs: Shapes, notes: Sequence[str]
+    source: InitializeFrom, folder: StepFolder, model_shapes: Shapes, saved_shapes: Shapes, notes: Sequence[str]
 ) -> str:
     """Return a text that names the source of the parameters and those that it lacks, and log it."""
-    words = f"step {folder.step:,} of {source.uri}"
-    missing, unused = sorted(ours.keys() - theirs.keys()), sorted(theirs.keys() - ours.keys())
+    description = f"step {folder.step:,} of {source.uri}"
+    missing = sorted(model_shapes.keys() - saved_shapes.keys())
+    unused = sorted(saved_shapes.keys() - model_shapes.keys())
     if missing:
-        words += f"; missing there, so they start random: {', '.join(missing)}"
+        description += f"; missing there, so they start random: {', '.join(missing)}"
     if unused:
-        words += f"; not used: {', '.join(unused)}"
-    words = "; ".join((words, *notes))
-    LOG.info("initialized parameters source=%s", words)
-    return shorten(words, MAX_MESSAGE)
+        description += f"; not used: {', '.join(unused)}"
+    description = "; ".join((description, *notes))
+    LOG.info("initialized parameters source=%s", description)
+    return shorten(description, MAX_MESSAGE)
 
 
 def _shapes(tree: Any) -> Shapes:

@@ -173,9 +173,9 @@ class KeptExports:
     def _is_deletable(self, export: Export, running: Collection[int]) -> bool:
         """Return whether an export is this job's, and not one that this world or a running one is writing."""
         name = export.folder.step_name
-        is_mine = name.job == hash_job(self._fence.job_uid)
+        is_own = name.job == hash_job(self._fence.job_uid)
         is_earlier = name.generation < self._fence.generation
-        return is_mine and (export.record is not None or (is_earlier and name.generation not in running))
+        return is_own and (export.record is not None or (is_earlier and name.generation not in running))
 
     def _choose_first(self) -> str:
         """Return the folder of the next step to export, on process 0 if no export runs; empty: none."""

@@ -130,13 +130,13 @@ def dump_integrity(integrity: Integrity) -> bytes:
     return json.dumps(add_hash(integrity.model_dump(mode="json", exclude_defaults=True)), indent=1).encode()
 
 
-def add_hash(said: Mapping[str, Any]) -> dict[str, Any]:
+def add_hash(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return a record with the hash of its content added."""
-    return {**said, HASH_KEY: _hash_content(said)}
+    return {**record, HASH_KEY: _hash_content(record)}
 
 
-def _hash_content(said: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+def _hash_content(record: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def list_files(folder: StepFolder) -> list[str]:

@@ -61,10 +61,10 @@ class RestoreSearch:
         self._peers = peers
         self._memory = memory
         self._readers = readers
-        self._patience = ReadRetry()
+        self._read_retry = ReadRetry()
         self._reports = DamageReports(peers, events)
         self._candidates = Candidates(
-            stores, world, self._reports, self._patience, takeover=takeover, slice_number=slice_number
+            stores, world, self._reports, self._read_retry, takeover=takeover, slice_number=slice_number
         )
 
     @property
@@ -85,8 +85,8 @@ class RestoreSearch:
         attempt = 0
         while True:
             snapshot = self._memory.newest if self._memory else None
-            mine = self._candidates.choose(expected, snapshot) if self._peers.process == 0 else ""
-            choice = self._reports.broadcast(f"restore/{attempt}", mine)
+            selection = self._candidates.choose(expected, snapshot) if self._peers.process == 0 else ""
+            choice = self._reports.broadcast(f"restore/{attempt}", selection)
             if not choice:
                 return None
             if choice == FROM_SNAPSHOT:
@@ -102,15 +102,15 @@ class RestoreSearch:
 
     def _is_intact(self, attempt: int, folder: StepFolder) -> bool:
         """Return whether all processes find their share of a step intact; if not, skip the step."""
-        mine = verify(folder, self._peers, self._readers, self._patience)
-        payload = self._peers.exchange(f"verify/{attempt}", json.dumps(mine), VERIFY_SECONDS)
+        result = verify(folder, self._peers, self._readers, self._read_retry)
+        payload = self._peers.exchange(f"verify/{attempt}", json.dumps(result), VERIFY_SECONDS)
         findings = [VerifyResult(*json.loads(text)) for text in payload]
-        if damage := next((one.damage for one in findings if one.damage), ""):
+        if damage := next((finding.damage for finding in findings if finding.damage), ""):
             self._reports.report_together(folder.step, self._stores.message_prefix(folder) + damage)
             if self._peers.process == 0:
                 self._candidates.quarantine(folder, damage)
-        elif unread := next((one for one in findings if one.unreadable), None):
-            self._candidates.skip_unreadable(folder, OSError(unread.error_number, unread.unreadable))
+        elif failed_read := next((finding for finding in findings if finding.unreadable), None):
+            self._candidates.skip_unreadable(folder, OSError(failed_read.error_number, failed_read.unreadable))
         else:
             return True
         return False

@@ -88,7 +88,7 @@ def list_kept(store: Store, fence: Fence) -> dict[int, tuple[StepFolder, Integri
 
 def _list_own(store: Store, fence: Fence) -> list[tuple[StepFolder, Integrity]]:
     """Return the committed steps of the job, of each step the save that counts last."""
-    saved = [(one.folder, one.integrity) for one in list_saved(store) if one.integrity]
+    saved = [(saved_step.folder, saved_step.integrity) for saved_step in list_saved(store) if saved_step.integrity]
     own = [(folder, record) for folder, record in saved if record.job_uid == fence.job_uid]
     return sorted(own, key=lambda pair: (pair[1].step, pair[1].lineage, pair[1].generation))
 

@@ -47,7 +47,7 @@ class SavedStep:
         return bool(self.integrity or self.damage or self.unreadable)
 
 
-def list_saved(store: Store, patience: ReadRetry | None = None) -> list[SavedStep]:
+def list_saved(store: Store, read_retry: ReadRetry | None = None) -> list[SavedStep]:
     """Return the steps of all lineages that are not quarantined, oldest first, committed or not.
 
     `patience` retries the read of a manifest; None: no retries.
@@ -55,16 +55,16 @@ def list_saved(store: Store, patience: ReadRetry | None = None) -> list[SavedSte
     Raises:
         OSError: the folders cannot be listed.
     """
-    return _list_after(store, -1, patience or ReadRetry(0))
+    return _list_after(store, -1, read_retry or ReadRetry(0))
 
 
-def _list_after(store: Store, after: int, patience: ReadRetry) -> list[SavedStep]:
+def _list_after(store: Store, after: int, read_retry: ReadRetry) -> list[SavedStep]:
     found = (
-        _read_step(folder, entry, patience)
+        _read_step(folder, entry, read_retry)
         for folder, entry, is_quarantined in _list_steps(store)
         if folder.step > after and not is_quarantined
     )
-    return sorted(found, key=lambda one: one.step)
+    return sorted(found, key=lambda saved_step: saved_step.step)
 
 
 def _list_steps(store: Store) -> Iterator[tuple[StepFolder, Entry, bool]]:
@@ -92,12 +92,16 @@ def list_references(store: Store) -> frozenset[str] | None:  # None: a manifest 
         OSError: the folders cannot be listed.
     """
     steps = [_read_step(folder, entry, ReadRetry(0)) for folder, entry, _ in _list_steps(store) if entry.is_folder]
-    if any(one.damage or one.unreadable for one in steps):
+    if any(saved_step.damage or saved_step.unreadable for saved_step in steps):
         return None
-    return frozenset(one.integrity.frozen.folder for one in steps if one.integrity and one.integrity.frozen)
+    return frozenset(
+        saved_step.integrity.frozen.folder
+        for saved_step in steps
+        if saved_step.integrity and saved_step.integrity.frozen
+    )
 
 
-def _read_step(folder: StepFolder, entry: Entry, patience: ReadRetry) -> SavedStep:
+def _read_step(folder: StepFolder, entry: Entry, read_retry: ReadRetry) -> SavedStep:
     """Return the content of a step folder.
 
     Without a manifest it was never committed, and is no damage. But an older trainer renamed the folder to its name
@@ -106,7 +110,7 @@ def _read_step(folder: StepFolder, entry: Entry, patience: ReadRetry) -> SavedSt
     if not entry.is_folder:
         return SavedStep(folder, None, damage="it is not a folder")
     try:
-        record = patience.read(lambda: read_integrity(folder))
+        record = read_retry.read(lambda: read_integrity(folder))
     except ValueError as error:
         return SavedStep(folder, None, damage=str(error))
     except OSError as error:
@@ -133,12 +137,18 @@ def rank_restorable(
     A later generation of a whole job has the newest steps. Replicas save in any order of their generations.
     """
     usable = [
-        ((record.job_uid == world.job_uid, *((one.step, number) if is_replica else (number, one.step))), one)
-        for one in saved
-        if (record := one.integrity) and is_in_history(record, world, takeover=takeover, is_replica=is_replica)
+        (
+            (
+                record.job_uid == world.job_uid,
+                *((saved_step.step, number) if is_replica else (number, saved_step.step)),
+            ),
+            saved_step,
+        )
+        for saved_step in saved
+        if (record := saved_step.integrity) and is_in_history(record, world, takeover=takeover, is_replica=is_replica)
         for number in (record.generation,)
     ]
-    return [one for _, one in sorted(usable, key=lambda pair: pair[0], reverse=True)]
+    return [saved_step for _, saved_step in sorted(usable, key=lambda pair: pair[0], reverse=True)]
 
 
 def delete_quarantined(store: Store, step: int, fence: Fence) -> None:
@@ -196,9 +206,13 @@ def delete_later_steps(store: Store, step: int, fence: Fence) -> list[SavedStep]
         OSError: the store refuses the deletion.
     """
     delete_interrupted(store, fence)
-    later = [one for one in _list_after(store, step, ReadRetry(0)) if one.is_committed]
-    foreign = [one for one in later if not (one.integrity and one.integrity.job_uid == fence.job_uid)]
-    for one in later:
-        if one.integrity and one not in foreign and not fence.shares(one.integrity):
-            delete_step(one.folder, fence)
+    later = [saved_step for saved_step in _list_after(store, step, ReadRetry(0)) if saved_step.is_committed]
+    foreign = [
+        saved_step
+        for saved_step in later
+        if not (saved_step.integrity and saved_step.integrity.job_uid == fence.job_uid)
+    ]
+    for saved_step in later:
+        if saved_step.integrity and saved_step not in foreign and not fence.shares(saved_step.integrity):
+            delete_step(saved_step.folder, fence)
     return foreign

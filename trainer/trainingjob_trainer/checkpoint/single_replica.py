@@ -53,11 +53,11 @@ class SingleReplicaRestore:
         split = [REPLICA_AXIS in sharded_axes(leaf.sharding.spec) for leaf in leaves]
         read: list[Any] = [PLACEHOLDER] * len(leaves)
         if self._peers.process in self.readers:
-            wanted = [self._on_replica(leaf) for leaf in leaves]
-            read = self._read(folders, tree, _mask_unwanted(wanted, [not one for one in split]))
+            templates = [self._on_replica(leaf) for leaf in leaves]
+            read = self._read(folders, tree, _mask_unselected(templates, [not is_split for is_split in split]))
         if any(split):
-            own = self._read(folders, tree, _mask_unwanted(leaves, split))
-            read = [mine if is_split else shared for mine, shared, is_split in zip(own, read, split, strict=True)]
+            own = self._read(folders, tree, _mask_unselected(leaves, split))
+            read = [local if is_split else shared for local, shared, is_split in zip(own, read, split, strict=True)]
         held = self._collect_shards(read)
         num_bytes = sum(numbers.nbytes for numbers in held.values())
         LOG.info(
@@ -69,11 +69,13 @@ class SingleReplicaRestore:
         sharding = NamedSharding(self._mesh, leaf.sharding.spec, memory_kind=leaf.sharding.memory_kind)
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
-    def _read(self, folders: ArrayFolders, tree: Any, wanted: list[Any]) -> list[Any]:
-        """Return the wanted arrays, as far as their shards are on this process; others are not read."""
-        who = process_options(self._peers)
-        reader = ocp.Checkpointer(ocp.PyTreeCheckpointHandler(multiprocessing_options=who), multiprocessing_options=who)
-        state = jax.tree.unflatten(tree, wanted)
+    def _read(self, folders: ArrayFolders, tree: Any, templates: list[Any]) -> list[Any]:
+        """Return the arrays of the templates, as far as their shards are on this process; others are not read."""
+        options = process_options(self._peers)
+        reader = ocp.Checkpointer(
+            ocp.PyTreeCheckpointHandler(multiprocessing_options=options), multiprocessing_options=options
+        )
+        state = jax.tree.unflatten(tree, templates)
         item = {name: value for name, value in state._asdict().items() if value is not None}
 
         def read(folder: str, part: dict[str, Any]) -> dict[str, Any]:
@@ -108,5 +110,5 @@ def _first_replica(mesh: Mesh) -> Mesh:
     return Mesh(mesh.devices.take([0], place), mesh.axis_names, axis_types=mesh.axis_types)
 
 
-def _mask_unwanted(leaves: list[Any], wanted: list[bool]) -> list[Any]:
-    return [leaf if is_wanted else PLACEHOLDER for leaf, is_wanted in zip(leaves, wanted, strict=True)]
+def _mask_unselected(leaves: list[Any], selected: list[bool]) -> list[Any]:
+    return [leaf if is_selected else PLACEHOLDER for leaf, is_selected in zip(leaves, selected, strict=True)]

@@ -69,12 +69,12 @@ class StepCopier:
 
     def _copy_in_stages(self, source: StepFolder, copy: StepFolder, record: Integrity) -> None:
         process = self._peers.process
-        mine = select_share(sorted(record.files), process, self._peers.num_processes)
+        names = select_share(sorted(record.files), process, self._peers.num_processes)
         self._error_exchange.begin()
         self._run_stage(lambda: self._prepare() if process == 0 else None)
         if record.frozen:
             self._copy_frozen(source, record.frozen)
-        self._run_stage(lambda: copy_files(source, copy, {name: record.files[name] for name in mine}, self._pace))
+        self._run_stage(lambda: copy_files(source, copy, {name: record.files[name] for name in names}, self._pace))
         self._run_stage(lambda: commit_step(copy, record, self.fence) if process == 0 else None)
 
     def _copy_frozen(self, step: StepFolder, reference: SavedFrozen) -> None:
@@ -127,14 +127,14 @@ def claim_backup(store: Store, config: RunConfig) -> None:
     owner.claim(store, config, FIELD)
 
 
-def copy_files(source: StepFolder, copy: StepFolder, wanted: Mapping[str, FileHash], pace: RateLimit) -> None:
+def copy_files(source: StepFolder, copy: StepFolder, expected: Mapping[str, FileHash], pace: RateLimit) -> None:
     """Copy files of a step from store to store, and compare each with its hash during the copy.
 
     Raises:
         OSError: a file cannot be read or written.
         ValueError: a file differs from what was saved.
     """
-    for name, fingerprint in wanted.items():
+    for name, fingerprint in expected.items():
         if _copy_file(source, copy, name, pace) != fingerprint:
             raise ValueError(f"{name} has changed since it was saved")
 

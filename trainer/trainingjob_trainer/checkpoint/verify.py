@@ -31,7 +31,7 @@ class VerifyResult(NamedTuple):
 
 
 def verify(
-    folder: StepFolder, peers: ProcessGroup, readers: Sequence[int] | None = None, patience: ReadRetry | None = None
+    folder: StepFolder, peers: ProcessGroup, readers: Sequence[int] | None = None, read_retry: ReadRetry | None = None
 ) -> VerifyResult:
     """Verify this process's share of a step's files, and return the damage or the failed read.
 
@@ -40,22 +40,22 @@ def verify(
     `readers` are the processes that share the files, by default all. `patience` retries failed reads; None: a new one.
     """
     readers = range(peers.num_processes) if readers is None else readers
-    patience = patience or ReadRetry()
+    read_retry = read_retry or ReadRetry()
     if peers.process not in readers:
         return VerifyResult()
     try:
-        integrity = patience.read(lambda: read_integrity(folder))
+        integrity = read_retry.read(lambda: read_integrity(folder))
         if integrity is None:
             return VerifyResult(
                 f"{MANIFEST_FILE} is not there on every host: is the folder on storage that all hosts share?"
             )
-        files = patience.read(lambda: list_saved_files(folder, integrity))
+        files = read_retry.read(lambda: list_saved_files(folder, integrity))
         if peers.process == readers[0]:
             for part in dict.fromkeys(file.folder for file in files):
-                patience.read(lambda part=part: list_files(part))  # type: ignore[misc]
+                read_retry.read(lambda part=part: list_files(part))  # type: ignore[misc]
         for file in select_share(files, readers.index(peers.process), len(readers)):
-            wanted = {file.name: file.expected}
-            if damage := patience.read(lambda file=file, wanted=wanted: find_damage(file.folder, wanted)):  # type: ignore[misc]
+            expected = {file.name: file.expected}
+            if damage := read_retry.read(lambda file=file, expected=expected: find_damage(file.folder, expected)):  # type: ignore[misc]
                 return VerifyResult(file.describe(damage, folder))
     except ValueError as error:
         return VerifyResult(str(error))

@@ -58,28 +58,30 @@ def describe_dataset(
 ) -> DatasetReport:
     """Return the report of a token dataset. `rows` are the sequences that begin in each source."""
     return DatasetReport(
-        sources=tuple(_describe_source(source, one, files, rows.get(source.name)) for source, one in found),
+        sources=tuple(
+            _describe_source(source, source_files, files, rows.get(source.name)) for source, source_files in found
+        ),
         warnings=(*_file_warnings(found, files), *warnings),
-        files={hashed.sha256: f"{one.source.name}: {printable(one.name)}" for one, hashed in files if hashed.size},
+        files={hashed.sha256: f"{file.source.name}: {printable(file.name)}" for file, hashed in files if hashed.size},
     )
 
 
 def _describe_source(
     source: TextSource, found: SourceFiles, files: Sequence[tuple[SourceFile, FileAccount]], rows: int | None
 ) -> SourceReport:
-    mine = [(file, account) for file, account in files if file.source.name == source.name]
+    source_accounts = [(file, account) for file, account in files if file.source.name == source.name]
     skipped = [
         (reason, file.name)
-        for file, account in mine
+        for file, account in source_accounts
         for reason, count in ((SkipReason.EMPTY, account.empty), (SkipReason.BAD_RECORD, account.bad))
         for _ in range(count)
     ]
     return SourceReport(
         name=source.name,
-        files=len(mine),
-        documents=sum(account.documents for _, account in mine),
-        characters=sum(account.characters for _, account in mine),
-        tokens=sum(account.tokens for _, account in mine),
+        files=len(source_accounts),
+        documents=sum(account.documents for _, account in source_accounts),
+        characters=sum(account.characters for _, account in source_accounts),
+        tokens=sum(account.tokens for _, account in source_accounts),
         rows=rows,
         commit=source.hugging_face.revision if source.hugging_face else None,
         skipped=(*found.skipped, *count_skipped(skipped)),
@@ -91,14 +93,16 @@ def _file_warnings(
 ) -> list[str]:
     """Return warnings about the files of a token dataset."""
     warnings = []
-    for source, one in found:
+    for source, source_files in found:
         warnings += _bad_record_warnings(source, [row for row in files if row[0].source.name == source.name])
-        if one.unused:
-            warnings.append(f"source {source.name}: its path is a file, so {one.unused} has no effect.")
+        if source_files.unused:
+            warnings.append(f"source {source.name}: its path is a file, so {source_files.unused} has no effect.")
         warnings += [
-            f"source {source.name}: {_skip_warning(skip)}." for skip in one.skipped if skip.reason in UNEXPECTED_SKIPS
+            f"source {source.name}: {_skip_warning(skip)}."
+            for skip in source_files.skipped
+            if skip.reason in UNEXPECTED_SKIPS
         ]
-        kinds = Counter(filter(None, (find_records(file.name, source.format) for file in one.files)))
+        kinds = Counter(filter(None, (find_records(file.name, source.format) for file in source_files.files)))
         warnings += [
             f"source {source.name}: {plural(count, f'{kind} file')} read as they are, with keys, quotes and separators."
             for kind, count in kinds.items()
@@ -160,12 +164,12 @@ def load_reports(written: str) -> list[DatasetReport]:
 
 def merge_reports(texts: Mapping[str, DatasetReport], spec: TrainingJobSpec) -> list[DatasetReport]:
     """Return one report for the training text, and one for each evaluation. `texts` has them by dataset."""
-    held_out = [texts[one.name] for one in spec.evaluation]
+    held_out = [texts[evaluation.name] for evaluation in spec.evaluation]
     train = list(texts.values())[: len(texts) - len(held_out)]
     merged = DatasetReport(
-        sources=tuple(source for one in train for source in one.sources),
-        warnings=tuple(words for one in train for words in one.warnings),
-        files={sha256: file for one in train for sha256, file in one.files.items()},
+        sources=tuple(source for text in train for source in text.sources),
+        warnings=tuple(warning for text in train for warning in text.warnings),
+        files={sha256: file for text in train for sha256, file in text.files.items()},
     )
     return [merged, *held_out]
 
@@ -179,10 +183,10 @@ def build_data_report(
     epochs, by_source = round(length.samples / num_rows, 3), dict[str, float]()
     if isinstance(train, Mixture):
         samples = train.count_by_source(length.samples, lambda step: count_samples(step - 1, sizes))
-        lengths = {name: one.num_sequences for name, one in zip(train.names, train.datasets, strict=True)}
+        lengths = {name: dataset.num_sequences for name, dataset in zip(train.names, train.datasets, strict=True)}
         by_source = {name: round(count / lengths[name], 3) for name, count in samples.items()}
     read = _ReadText(num_rows, length, epochs, by_source)
-    warnings = [*_length_warnings(read, rows, spec), *(words for text in texts for words in text.warnings)]
+    warnings = [*_length_warnings(read, rows, spec), *(warning for text in texts for warning in text.warnings)]
     sources = [
         source.model_copy(update={"evaluation": True} if number else {"epochs": by_source.get(source.name, epochs)})
         for number, text in enumerate(texts)
@@ -193,7 +197,7 @@ def build_data_report(
         rows=num_rows,
         epochs=epochs,
         sources=tuple(sources),
-        warnings=tuple(shorten(one, MAX_WARNING) for one in warnings[:MAX_WARNINGS]),
+        warnings=tuple(shorten(warning, MAX_WARNING) for warning in warnings[:MAX_WARNINGS]),
     )
     if len(report.model_dump_json()) > MAX_REPORT_BYTES:
         bare = tuple(source.model_copy(update={"skipped": ()}) for source in report.sources)

@@ -115,10 +115,10 @@ def create_dataset(writer: PartWriter, share: HostShare, report: PartReport = ig
             if not writer.is_dataset_complete:  # else another replica was faster, and has deleted the parts
                 raise
         writer.delete_parts()
-    said = read_description(store, folder)
+    description = read_description(store, folder)
     accounts = _read_accounts(store, folder, len(manifest.files))
     files = [(listed.file, account) for listed, account in zip(manifest.files, accounts, strict=True)]
-    text = describe_dataset(manifest.found, files, said.get("rows", {}), said.get("warnings", []))
+    text = describe_dataset(manifest.found, files, description.get("rows", {}), description.get("warnings", []))
     return CreatedDataset(folder, text)
 
 
@@ -177,8 +177,8 @@ class _DatasetJoiner:
         writer, parts = self._writer, range(len(self._writer.manifest.parts))
         accounts = [writer.read_account(part) for part in parts]
         files = _merge_pieces(writer.manifest.parts, accounts)
-        counts = sum((one.counts for one in accounts), Counter[str]())
-        answers = sum((one.answer_counts for one in accounts), Counter[str]())
+        counts = sum((account.counts for account in accounts), Counter[str]())
+        answers = sum((account.answer_counts for account in accounts), Counter[str]())
         warnings = self._encoders.list_warnings(counts, answers)
         tokens = self._count_tokens(files)
         described: dict[str, Any] = {

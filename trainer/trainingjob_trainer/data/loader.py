@@ -85,10 +85,10 @@ class BatchLoader:
         rows = np.arange(first, min(first + self._held_out_size, end))
         return self._to_mesh(index, rows, shape or self.held_out_shape, count_bytes=index.count_bytes)
 
-    def count_held_out(self, index: TokenDataset, wanted: int | str) -> int:
+    def count_held_out(self, index: TokenDataset, limit: int | str) -> int:
         """Return the number of held-out batches, at most `wanted`. The text `all`: those of the whole text."""
         available = -(-index.num_sequences // self._held_out_size)
-        return min(wanted, available) if isinstance(wanted, int) else available
+        return min(limit, available) if isinstance(limit, int) else available
 
     def _to_mesh(
         self,
@@ -111,12 +111,12 @@ class BatchLoader:
 
         @cache
         def load(place: tuple[slice, ...]) -> Sequences:
-            wanted, padded = (
+            sequence_numbers, padded = (
                 array[place[:2]][..., _of_examples(place[2:], per_example)] for array in (numbers, is_padding)
             )
-            sequences = text.sequences(wanted.reshape(-1))
+            sequences = text.sequences(sequence_numbers.reshape(-1))
             sequences.loss_weights[padded.reshape(-1)] = 0.0
-            ahead, dims = (*wanted.shape[:2], -1, text.sequence_length), sequences.tokens.ndim
+            ahead, dims = (*sequence_numbers.shape[:2], -1, text.sequence_length), sequences.tokens.ndim
             shaped: Sequences = jax.tree.map(lambda array: array.reshape(*ahead, *array.shape[dims:]), sequences)
             return shaped
 

@@ -68,7 +68,7 @@ class MiddleEncoder:
                     (document for document, split in zip(batch, splits, strict=True) if split is None), name
                 )
             )
-            texts = [(one.prefix, one.middle, one.suffix) for one in splits if one]
+            texts = [(split.prefix, split.middle, split.suffix) for split in splits if split]
             parts = self._encoder.encode_parts(texts, name)
             for split in splits:
                 yield next(whole) if split is None else self._arrange(split, *islice(parts, 3))

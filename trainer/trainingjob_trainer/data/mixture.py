@@ -59,14 +59,15 @@ def make_pattern(weights: tuple[float, ...], temperature: float = 1.0) -> Patter
         ValueError: no weight is above 0.
     """
     exponent = EXACT.divide(Decimal(1), Decimal(temperature))
-    powers = [EXACT.power(Decimal(one), exponent) if one > 0 else Decimal(0) for one in weights]
+    powers = [EXACT.power(Decimal(weight), exponent) if weight > 0 else Decimal(0) for weight in weights]
     total = sum(powers)
     if not total:
         raise ValueError("a mixture needs a weight above 0")
-    exact = [EXACT.divide(one * PERIOD, total) for one in powers]
-    counts = [max(int(one), int(one > 0)) for one in exact]
+    exact_counts = [EXACT.divide(power * PERIOD, total) for power in powers]
+    counts = [max(int(exact_count), int(exact_count > 0)) for exact_count in exact_counts]
     missing = PERIOD - sum(counts)  # goes to the largest remainders; below 0, the largest source gives way
-    for place in sorted(range(len(counts)), key=lambda place: int(exact[place]) - exact[place])[: max(missing, 0)]:
+    by_remainder = sorted(range(len(counts)), key=lambda place: int(exact_counts[place]) - exact_counts[place])
+    for place in by_remainder[: max(missing, 0)]:
         counts[place] += 1
     counts[counts.index(max(counts))] += min(missing, 0)
     sources = np.repeat(np.arange(len(counts)), counts)
@@ -88,8 +89,8 @@ class Mixture:
     @cached_property
     def dataset_hash(self) -> str:
         """Return the hash of all that decides which sequence a sample selects."""
-        sources = [[name, one.dataset_hash] for name, one in zip(self.names, self.datasets, strict=True)]
-        phases = [[one.first_step, one.weights] for one in self.phases]
+        sources = [[name, dataset.dataset_hash] for name, dataset in zip(self.names, self.datasets, strict=True)]
+        phases = [[phase.first_step, phase.weights] for phase in self.phases]
         return hashlib.sha256(json.dumps([sources, phases, self.temperature]).encode()).hexdigest()
 
     @property
@@ -115,12 +116,14 @@ class Mixture:
     @property
     def stored_hash(self) -> int:
         """Return a hash of the teacher of the stored probabilities; 0 without any."""
-        return hash_descriptions([one.stored for one in self.datasets if one.stored]) if self.datasets[0].stored else 0
+        if not self.datasets[0].stored:
+            return 0
+        return hash_descriptions([dataset.stored for dataset in self.datasets if dataset.stored])
 
     @property
     def num_tokens(self) -> int:
         """Return the number of tokens of all datasets."""
-        return sum(one.num_tokens for one in self.datasets)
+        return sum(dataset.num_tokens for dataset in self.datasets)
 
     @property
     def num_sequences(self) -> int:
@@ -129,16 +132,16 @@ class Mixture:
 
     @cached_property
     def _ends(self) -> np.ndarray:
-        return np.cumsum([one.num_sequences for one in self.datasets])
+        return np.cumsum([dataset.num_sequences for dataset in self.datasets])
 
     def choose_sequences(self, samples: np.ndarray, seed: int, first_sample: FirstSample) -> np.ndarray:
         """Return the sequence that each sample selects, int64 [N]."""
         sources, ordinals = self._locate(samples, first_sample)
         numbers = np.empty(len(samples), np.int64)
         for place, (name, dataset) in enumerate(zip(self.names, self.datasets, strict=True)):
-            mine = sources == place
+            is_of_source = sources == place
             first = self._ends[place] - dataset.num_sequences
-            numbers[mine] = first + dataset.sequences_of_samples(ordinals[mine], seed, name)
+            numbers[is_of_source] = first + dataset.sequences_of_samples(ordinals[is_of_source], seed, name)
         return numbers
 
     def count_by_source(self, num_samples: int, first_sample: FirstSample) -> dict[str, int]:
@@ -156,10 +159,10 @@ class Mixture:
         sources, ordinals = np.empty_like(samples), np.empty_like(samples)
         before = np.zeros(len(self.datasets), np.int64)
         for number, phase in enumerate(self.phases):
-            pattern, mine = self._pattern(phase), phases == number
-            periods, offsets = np.divmod(samples[mine] - starts[number], PERIOD)
-            sources[mine] = chosen = pattern.sources[offsets]
-            ordinals[mine] = before[chosen] + periods * pattern.counts[chosen] + pattern.ranks[offsets]
+            pattern, is_in_phase = self._pattern(phase), phases == number
+            periods, offsets = np.divmod(samples[is_in_phase] - starts[number], PERIOD)
+            sources[is_in_phase] = chosen = pattern.sources[offsets]
+            ordinals[is_in_phase] = before[chosen] + periods * pattern.counts[chosen] + pattern.ranks[offsets]
             if number + 1 < len(self.phases):
                 before += pattern.count_first(int(starts[number + 1] - starts[number]))
         return sources, ordinals
@@ -172,9 +175,9 @@ class Mixture:
         sources = np.searchsorted(self._ends, numbers, side="right")
         order = np.argsort(sources, kind="stable")
         parts = [
-            dataset.sequences(numbers[mine] - (self._ends[place] - dataset.num_sequences))
+            dataset.sequences(numbers[selected] - (self._ends[place] - dataset.num_sequences))
             for place, dataset in enumerate(self.datasets)
-            if (mine := order[sources[order] == place]).size
+            if (selected := order[sources[order] == place]).size
         ]
         back = np.argsort(order)
         joined: Sequences = jax.tree.map(lambda *arrays: np.concatenate(arrays)[back], *parts)

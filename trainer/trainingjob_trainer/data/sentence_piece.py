@@ -49,7 +49,7 @@ class SentencePieceTokenizer:
         """Return the ids of texts. A model adds no special tokens."""
         del add_special_tokens
         mapped: list[dict[str, Any]] = self._processor.encode_as_offset_mapping(list(texts))
-        return [PieceEncoding(one["ids"], _widen(one["offsets"])) for one in mapped]
+        return [PieceEncoding(encoding["ids"], _widen(encoding["offsets"])) for encoding in mapped]
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> PieceEncoding:
         """Return the ids of a text."""
@@ -58,7 +58,7 @@ class SentencePieceTokenizer:
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """Return the text of ids. Ids outside of the model, and those of control pieces, have none."""
         del skip_special_tokens
-        text: str = self._processor.decode([one for one in ids if one < len(self._pieces)])
+        text: str = self._processor.decode([token_id for token_id in ids if token_id < len(self._pieces)])
         return text
 
     def get_vocab(self, *, with_added_tokens: bool = True) -> dict[str, int]:

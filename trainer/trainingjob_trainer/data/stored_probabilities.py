@@ -179,8 +179,8 @@ def open_stored(store: Store, dataset_hash: str, num_sequences: int, spec: Train
             path=f"{FIELD}.perToken",
             value=stored.per_token,
         )
-    wanted = spec.model.vocab_size, spec.training.sequence_length, num_sequences
-    if (found.vocab_size, found.sequence_length, found.num_sequences) != wanted:
+    expected = spec.model.vocab_size, spec.training.sequence_length, num_sequences
+    if (found.vocab_size, found.sequence_length, found.num_sequences) != expected:
         raise TrainingError(
             FailureReason.CONFIG,
             f"must be {found.vocab_size}: the teacher of {store.locate(folder)} has this vocabulary. It has "
@@ -205,9 +205,11 @@ def _check_sizes(store: Store, folder: str, found: Description) -> None:
         return _access(store, name, lambda: store.size(name))
 
     for part, size in enumerate(map_in_flight(measure, range(found.num_parts), MAX_REQUESTS)):
-        wanted = len(found.sequences_of_part(part)) * found.sequence_bytes
-        if size != wanted:
-            raise _damaged_error(store, part_name(folder, part), f"has {size:,} bytes and should have {wanted:,}")
+        expected_size = len(found.sequences_of_part(part)) * found.sequence_bytes
+        if size != expected_size:
+            raise _damaged_error(
+                store, part_name(folder, part), f"has {size:,} bytes and should have {expected_size:,}"
+            )
 
 
 def _access[T](store: Store, name: str, act: Callable[[], T]) -> T:

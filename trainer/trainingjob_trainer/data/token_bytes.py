@@ -42,9 +42,9 @@ def _count_ordinary(tokenizer: tokenizers.Tokenizer, vocab: Mapping[str, int]) -
     """Return the number of bytes of each token."""
     described = json.loads(tokenizer.to_str())
     if any(_has_part(described[name], "ByteLevel") for name in ("pre_tokenizer", "decoder")):
-        letters = frozenset(ByteLevel.alphabet())
-        return [len(token) if letters.issuperset(token) else len(token.encode()) for token in vocab]
-    texts = _decode_after_word(tokenizer, vocab)
+        byte_characters = frozenset(ByteLevel.alphabet())
+        return [len(token) if byte_characters.issuperset(token) else len(token.encode()) for token in vocab]
+    texts = _decode_after_token(tokenizer, vocab)
     if not _has_part(described["decoder"], "ByteFallback"):
         return texts
     return [1 if BYTE_TOKEN.fullmatch(token) else count for token, count in zip(vocab, texts, strict=True)]
@@ -53,11 +53,11 @@ def _count_ordinary(tokenizer: tokenizers.Tokenizer, vocab: Mapping[str, int]) -
 def _has_part(described: Any, kind: str) -> bool:
     """Return whether a part of a tokenizer file, or any inside it, is of a kind."""
     if isinstance(described, dict):
-        return described.get("type") == kind or any(_has_part(one, kind) for one in described.values())
-    return isinstance(described, list) and any(_has_part(one, kind) for one in described)
+        return described.get("type") == kind or any(_has_part(value, kind) for value in described.values())
+    return isinstance(described, list) and any(_has_part(item, kind) for item in described)
 
 
-def _decode_after_word(tokenizer: tokenizers.Tokenizer, vocab: Mapping[str, int]) -> list[int]:
+def _decode_after_token(tokenizer: tokenizers.Tokenizer, vocab: Mapping[str, int]) -> list[int]:
     """Return the bytes that each token adds to the text of another one: at its beginning, a space may be missing."""
     if not vocab:
         return []

@@ -103,7 +103,7 @@ def prepare_folder(store: Store, spec: TrainingJobSpec, paths: Mapping[str, str]
     """
     try:
         made, texts = _create_datasets(store, spec, HostShare(), report, paths)
-        folders = {name: one.folder for name, one in made.items()}
+        folders = {name: dataset.folder for name, dataset in made.items()}
         return _open_datasets(store, folders, texts, spec, reads_stored=False)
     except OSError as error:
         raise storage_error(error, f"preparing the data in {store.locate(FOLDER)}", store.root) from error
@@ -115,9 +115,9 @@ def _create_job_datasets(store: Store, spec: TrainingJobSpec, share: HostShare, 
     """Create the datasets of a job, then its account of the texts, and then its pointer to the datasets."""
     pointer = f"{name}.json"
     try:
-        made, texts = _create_datasets(store, spec, share, report)
+        datasets, texts = _create_datasets(store, spec, share, report)
         store.write(f"{name}.account.json", (dump_reports(texts).encode(),))
-        store.write(pointer, (json.dumps({name: one.folder for name, one in made.items()}).encode(),))
+        store.write(pointer, (json.dumps({name: dataset.folder for name, dataset in datasets.items()}).encode(),))
     except (OSError, TrainingError):
         if not has_object(store, pointer):  # else another replica was faster, and has deleted the downloads
             raise
@@ -139,8 +139,8 @@ def _create_datasets(
         for name, sources in _sources_by_dataset(spec)
     }
     tracker = PreparationTracker([writer for writer in writers.values() if not writer.is_dataset_complete], report)
-    made = {name: create_dataset(writer, share, tracker.follow(writer)) for name, writer in writers.items()}
-    return made, merge_reports({name: one.text for name, one in made.items()}, spec)
+    datasets = {name: create_dataset(writer, share, tracker.follow(writer)) for name, writer in writers.items()}
+    return datasets, merge_reports({name: dataset.text for name, dataset in datasets.items()}, spec)
 
 
 def _open_datasets(
@@ -162,15 +162,15 @@ def _open_datasets(
     opened = {
         name: open_dataset(store, folders[name], spec.training.sequence_length) for name, _ in _sources_by_dataset(spec)
     }
-    evaluated = {one.name for one in spec.evaluation}
+    evaluated = {evaluation.name for evaluation in spec.evaluation}
     if reads_stored and spec.objective and spec.objective.probabilities:
         stored = open_store(spec.objective.probabilities.uri)
         for name in opened.keys() - evaluated:
             reader = open_stored(stored, opened[name].dataset_hash, opened[name].num_sequences, spec)
             opened[name] = replace(opened[name], stored=reader)
     train = _join_training_text(opened, spec)
-    evaluations = {one.name: opened[one.name] for one in spec.evaluation}
-    rows = {name: one.num_sequences for name, one in evaluations.items()}
+    evaluations = {evaluation.name: opened[evaluation.name] for evaluation in spec.evaluation}
+    rows = {name: dataset.num_sequences for name, dataset in evaluations.items()}
     return JobDatasets(train, evaluations, build_data_report(texts, train, rows, spec))
 
 
@@ -181,13 +181,14 @@ def _join_training_text(opened: Mapping[str, TokenDataset], spec: TrainingJobSpe
     names = [source.name for source in spec.data.train]
     datasets = tuple(opened[dataset_of_source(name)] for name in names)
     if not spec.data.shuffle:
-        datasets = tuple(one.in_order() for one in datasets)
+        datasets = tuple(dataset.in_order() for dataset in datasets)
     weights = tuple(
         float(dataset.num_sequences if source.weight is None else source.weight)
         for source, dataset in zip(spec.data.train, datasets, strict=True)
     )
     later = (
-        Phase(one.from_step, tuple(one.weights.get(name, 0.0) for name in names)) for one in spec.data.weight_schedule
+        Phase(phase.from_step, tuple(phase.weights.get(name, 0.0) for name in names))
+        for phase in spec.data.weight_schedule
     )
     return Mixture(tuple(names), datasets, (Phase(1, weights), *later), spec.data.temperature or 1.0)
 
@@ -200,7 +201,7 @@ def _read_identities(store: Store, pointer: str, spec: TrainingJobSpec) -> dict[
     """
     identities = parse_untrusted_json(pointer, store.read(pointer, MAX_JSON_BYTES))
     if isinstance(identities, dict) and all(
-        isinstance(one := identities.get(name), str) and IDENTITY.fullmatch(one)
+        isinstance(dataset_hash := identities.get(name), str) and IDENTITY.fullmatch(dataset_hash)
         for name, _ in _sources_by_dataset(spec)
     ):
         return identities

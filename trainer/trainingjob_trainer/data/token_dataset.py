@@ -257,13 +257,13 @@ def open_dataset(store: Store, folder: str, sequence_length: int) -> TokenDatase
 
 
 def _map(store: Store, folder: str, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
-    wanted = int(np.prod(shape)) * dtype.itemsize
+    expected_size = int(np.prod(shape)) * dtype.itemsize
     with store.open_local(dataset_file(folder, name)) as file:
         size = file.seek(0, SEEK_END)
-        if size != wanted:
+        if size != expected_size:
             raise TrainingError(
                 FailureReason.STORAGE,
-                f"{store.locate(dataset_file(folder, name))} has {size} bytes and should have {wanted}. Delete "
+                f"{store.locate(dataset_file(folder, name))} has {size} bytes and should have {expected_size}. Delete "
                 f"{store.locate(f'{FOLDER}/{folder}')}: the text is then tokenised again.",
                 path="spec.checkpoint.uri",
                 value=store.root,

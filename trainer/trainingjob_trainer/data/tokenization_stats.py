@@ -92,7 +92,9 @@ class TokenizationStats:
             spans = np.minimum(np.array(encoding.offsets, np.int64), len(text))
             np.add.at(edges, spans[:, 0], 1)
             np.add.at(edges, spans[:, 1], -1)
-        is_blank = np.fromiter((not one.isprintable() or one.isspace() for one in text), bool, len(text))
+        is_blank = np.fromiter(
+            (not character.isprintable() or character.isspace() for character in text), bool, len(text)
+        )
         is_lost = (np.cumsum(edges[:-1]) == 0) & ~is_blank
         self.counts["checked"] += int((~is_blank).sum())
         self.counts["dropped"] += int(is_lost.sum())

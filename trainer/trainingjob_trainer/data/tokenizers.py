@@ -129,7 +129,7 @@ class DocumentEncoder:
 
     def bound(self, ids: np.ndarray) -> np.ndarray:
         """Return the ids of a document with the ids that begin and end it."""
-        first, last = ([] if one is None else [one] for one in (self.begin, self.end))
+        first, last = ([] if token is None else [token] for token in (self.begin, self.end))
         return np.concatenate([np.array(first, self.dtype), ids, np.array(last, self.dtype)]) if first or last else ids
 
     def find_id(self, token: str, path: str) -> int:
@@ -163,7 +163,7 @@ class DocumentEncoder:
         Raises:
             TrainingError: the tokenizer cannot encode a text.
         """
-        for batch in batch_documents(texts, lambda one: len(one.text)):
+        for batch in batch_documents(texts, lambda text: len(text.text)):
             for marked, (ids, offsets) in zip(batch, self._encode_with_offsets(batch, name), strict=True):
                 weights = weigh_tokens(offsets, marked.answers)
                 yield self._bound_weighed(ids, weights) if marked.is_bounded else WeighedDocument(ids, weights)
@@ -217,7 +217,7 @@ class DocumentEncoder:
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids. Ids without a text are left out, and broken UTF-8 is shown as U+FFFD."""
         if self._tokenizer is None:
-            return bytes(one for one in ids if one < NUM_BYTES).decode(errors="replace")
+            return bytes(token_id for token_id in ids if token_id < NUM_BYTES).decode(errors="replace")
         text: str = self._tokenizer.decode(ids, skip_special_tokens=False)
         return text
 
@@ -313,7 +313,7 @@ def _describe_wrong_file(content: bytes) -> str:
     is_vocab = (
         isinstance(content_json, dict)
         and "model" not in content_json
-        and all(type(one) is int for one in content_json.values())
+        and all(type(token_id) is int for token_id in content_json.values())
     )
     return f"a vocab.json, not a tokenizer.json: {save}" if is_vocab and content_json else ""
 

@@ -69,12 +69,14 @@ def _count_epochs(text: TrainingText, epochs: Fraction, sizes: BatchSizes) -> in
     """Return the number of samples of some epochs, rounded up."""
     if not isinstance(text, Mixture):
         return math.ceil(epochs * text.num_sequences)
-    wanted = {name: math.ceil(epochs * one.num_sequences) for name, one in zip(text.names, text.datasets, strict=True)}
-    fewest, most = 0, sum(wanted.values())  # with so many samples, a source has all that it wants
+    num_sequences = {
+        name: math.ceil(epochs * dataset.num_sequences) for name, dataset in zip(text.names, text.datasets, strict=True)
+    }
+    fewest, most = 0, sum(num_sequences.values())  # with so many samples, a source has all of its epochs
     while most - fewest > 1:
         middle = (fewest + most) // 2
         counts = text.count_by_source(middle, lambda step: count_samples(step - 1, sizes))
-        is_enough = any(counts[name] >= number for name, number in wanted.items())
+        is_enough = any(counts[name] >= number for name, number in num_sequences.items())
         fewest, most = (fewest, middle) if is_enough else (middle, most)
     return most
 

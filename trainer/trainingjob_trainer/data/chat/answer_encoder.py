@@ -59,12 +59,12 @@ class AnswerEncoder:
         marked = self._encoder.encode_marked(self._mark_each(documents, name), name)
         for example in batched(marked, 2 if self.has_pairs else 1):
             self.counts["documents"] += 1
-            self.counts["cut"] += any(self._is_cut(one) for one in example)
-            ids = [one.ids[: self._max_tokens] for one in example]
-            weights = [one.loss_weights[: self._max_tokens] for one in example]
+            self.counts["cut"] += any(self._is_cut(document) for document in example)
+            ids = [document.ids[: self._max_tokens] for document in example]
+            weights = [document.loss_weights[: self._max_tokens] for document in example]
             if not self.masks_prompts:
                 yield from map(EncodedDocument, ids)
-            elif all(one[1:].any() for one in weights):  # the first token is not predicted
+            elif all(loss_weights[1:].any() for loss_weights in weights):  # the first token is not predicted
                 yield from map(EncodedDocument, ids, weights)
             else:
                 self.counts["skipped"] += 1
@@ -116,8 +116,8 @@ class AnswerEncoder:
             chosen, rejected = (self._render([*record.get(PROMPT, ()), *answer], where) for answer in answers)
         both = set(chosen.answers) & set(rejected.answers)
         shared = {(begin, end) for begin, end in both if chosen.text[:end] == rejected.text[:end]}
-        for one in (chosen, rejected):
-            yield one._replace(answers=[span for span in one.answers if span not in shared])
+        for document in (chosen, rejected):
+            yield document._replace(answers=[span for span in document.answers if span not in shared])
 
     def _render(self, messages: Any, where: str, tools: Tools = None) -> MarkedText:
         if self._file is None or self._template is None:

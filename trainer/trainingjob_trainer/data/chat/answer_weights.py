@@ -41,7 +41,7 @@ def weigh_tokens(offsets: np.ndarray, answers: Sequence[Span]) -> np.ndarray:
 
 def byte_offsets(text: str) -> np.ndarray:
     """Return begin and end of the character of each byte of a text in UTF-8, int64 [N, 2]."""
-    letters = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-    sizes = 1 + (letters >= 0x80).astype(np.int64) + (letters >= 0x800) + (letters >= 0x10000)
-    begins = np.repeat(np.arange(len(letters), dtype=np.int64), sizes)
+    code_points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    sizes = 1 + (code_points >= 0x80).astype(np.int64) + (code_points >= 0x800) + (code_points >= 0x10000)
+    begins = np.repeat(np.arange(len(code_points), dtype=np.int64), sizes)
     return np.stack([begins, begins + 1], axis=1)

@@ -37,8 +37,8 @@ class ListedFile:
         if self.file.stored:  # every read has asked for this version
             return
         if list_file(self.file) != self:
-            words = "changed while it was read. Do not change the text while a job starts."
-            raise self.file.error(words, fatal=False)
+            problem = "changed while it was read. Do not change the text while a job starts."
+            raise self.file.error(problem, fatal=False)
 
 
 @dataclass(frozen=True)
@@ -72,17 +72,19 @@ class Manifest:
         `paths` is as in `plan_dataset`.
         """
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-        for one in self.files:
-            row = [one.file.source.name, one.file.name, *_identify(one, paths)]
-            digest.update(json.dumps([*row, *_list_reader_options(one.file.source)]).encode())
+        for listed in self.files:
+            row = [listed.file.source.name, listed.file.name, *_identify(listed, paths)]
+            digest.update(json.dumps([*row, *_list_reader_options(listed.file.source)]).encode())
         return digest.hexdigest()
 
     def part_size(self, part: int) -> int:
         """Return the bytes of the files of a part."""
-        one = self.parts[part]
-        if one.is_account:
+        listed_part = self.parts[part]
+        if listed_part.is_account:
             return 0
-        return len(one.span) if one.span else sum(self.files[number].size for number in one.files)
+        if listed_part.span:
+            return len(listed_part.span)
+        return sum(self.files[number].size for number in listed_part.files)
 
 
 def list_dataset(sources: Sources) -> Manifest:
@@ -92,7 +94,7 @@ def list_dataset(sources: Sources) -> Manifest:
         TrainingError: a source has no files, or a file cannot be read.
     """
     found = tuple((source, find_files(source, field)) for field, source in sources)
-    files = tuple(list_file(file) for _, one in found for file in one.files)
+    files = tuple(list_file(file) for _, source_files in found for file in source_files.files)
     return Manifest(found, files, _divide(files))
 
 
@@ -118,16 +120,16 @@ def _list_reader_options(source: TextSource) -> list[object]:
 def _divide(files: Sequence[ListedFile]) -> tuple[Part, ...]:
     """Return the parts of a dataset."""
     parts, first, size = list[Part](), 0, 0
-    for number, one in enumerate(files):
-        pieces = _divide_file(number, one)
-        if number > first and (pieces or (size and size + one.size > PART_BYTES)):
+    for number, listed in enumerate(files):
+        pieces = _divide_file(number, listed)
+        if number > first and (pieces or (size and size + listed.size > PART_BYTES)):
             parts.append(Part(range(first, number)))
             first, size = number, 0
         if pieces:
             parts += pieces
             first, size = number + 1, 0
         else:
-            size += one.size
+            size += listed.size
     return (*parts, Part(range(first, len(files)))) if first < len(files) else tuple(parts)
 
 

@@ -61,11 +61,11 @@ def write_parts(writer: PartWriter, parts: Iterable[int], report: PartReport) ->
     with ThreadPoolExecutor(num_workers) as threads:
         running = [threads.submit(serve) for _ in range(num_workers)]
         done, _ = wait(running, return_when=FIRST_EXCEPTION)
-        if any(one.exception() for one in done):
+        if any(future.exception() for future in done):
             with lock:
                 remaining = iter(())
-    for one in running:
-        one.result()
+    for future in running:
+        future.result()
 
 
 @contextmanager

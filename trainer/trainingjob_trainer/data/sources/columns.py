@@ -40,7 +40,7 @@ def find_path(
     path: tuple[str, ...] = ()
     rest = column
     while rest not in (names := children(path)):
-        ends = (end for end, letter in enumerate(rest) if letter == ".")
+        ends = (end for end, character in enumerate(rest) if character == ".")
         end = next((end for end in ends if rest[:end] in names), None)
         if end is None:
             raise _missing_column_error(file, place, field, column, [".".join((*path, name)) for name in sorted(names)])

@@ -37,10 +37,10 @@ def _parse_feature(feature: bytes) -> Feature:
     return "nothing", []
 
 
-def _list_messages(content: bytes, wanted: int) -> Iterator[bytes]:
+def _list_messages(content: bytes, expected_number: int) -> Iterator[bytes]:
     """Yield the content of the fields of a message, all of which must have one number."""
     for number, value in _list_fields(content):
-        if number != wanted:
+        if number != expected_number:
             raise ValueError(f"unknown field {number}")
         yield value
 

@@ -40,7 +40,7 @@ class _Folder:
     names: tuple[str, ...]
     path: Path
     real: str
-    wanted: States
+    pattern_states: States
     excluded: tuple[States, ...]
     is_linked: bool
 
@@ -49,8 +49,8 @@ class FileSearch:
     """A search for the files that match a pattern and no exclude."""
 
     def __init__(self, pattern: str, exclude: Sequence[str], *, is_standard: bool = False) -> None:
-        self._wanted = Glob(pattern)
-        self._excludes = [Glob(one, hidden=True) for one in exclude]
+        self._glob = Glob(pattern)
+        self._excludes = [Glob(exclude_pattern, hidden=True) for exclude_pattern in exclude]
         self._left_out = NOT_STANDARD_LIBRARY if is_standard else frozenset[str]()
 
     def walk(self, root: Path) -> Iterator[FoundEntry]:
@@ -61,12 +61,12 @@ class FileSearch:
         Raises:
             OSError: a folder cannot be listed.
         """
-        start = _Folder((), root, os.path.realpath(root), self._wanted.start, self._start_excludes(), is_linked=False)
+        start = _Folder((), root, os.path.realpath(root), self._glob.start, self._start_excludes(), is_linked=False)
         folders, linked = [start], deque[_Folder]()
         seen: set[tuple[str, States, tuple[States, ...]]] = set()
         while folders or linked:
             folder = folders.pop() if folders else linked.popleft()
-            key = folder.real, folder.wanted, folder.excluded
+            key = folder.real, folder.pattern_states, folder.excluded
             if key in seen:
                 yield FoundEntry(folder.names, folder.path, folder.real, folder.is_linked, SkipReason.DUPLICATE)
                 continue
@@ -95,25 +95,25 @@ class FileSearch:
 
     def is_match(self, name: str) -> bool:
         """Return whether the pattern itself matches a path relative to the source's path."""
-        return self._wanted.matches(name)
+        return self._glob.matches(name)
 
     def _start_excludes(self) -> tuple[States, ...]:
         return tuple(glob.start for glob in self._excludes)
 
     def _classify_names(self, names: Sequence[str]) -> tuple[tuple[str, ...], SkipReason | None]:
         """Return the path of an object, or of the folder above it that is skipped, and the reason. None: it is read."""
-        wanted, excluded = self._wanted.start, self._start_excludes()
+        pattern_states, excluded = self._glob.start, self._start_excludes()
         for count, name in enumerate(names, 1):
-            wanted = self._wanted.advance(wanted, name)
+            pattern_states = self._glob.advance(pattern_states, name)
             excluded = tuple(glob.advance(states, name) for glob, states in zip(self._excludes, excluded, strict=True))
             if any(glob.is_match(states) for glob, states in zip(self._excludes, excluded, strict=True)):
                 return tuple(names[:count]), SkipReason.EXCLUDED
-            if count < len(names) and not self._wanted.reaches_below(wanted):
+            if count < len(names) and not self._glob.reaches_below(pattern_states):
                 return tuple(names[:count]), SkipReason.HIDDEN if is_hidden(name) else SkipReason.NOT_SEARCHED
-        return tuple(names), None if self._wanted.is_match(wanted) else _not_matched(names[-1])
+        return tuple(names), None if self._glob.is_match(pattern_states) else _not_matched(names[-1])
 
     def _classify(self, folder: _Folder, item: os.DirEntry[str]) -> FoundEntry | _Folder:
-        wanted = self._wanted.advance(folder.wanted, item.name)
+        pattern_states = self._glob.advance(folder.pattern_states, item.name)
         excluded = tuple(
             glob.advance(states, item.name) for glob, states in zip(self._excludes, folder.excluded, strict=True)
         )
@@ -121,7 +121,7 @@ class FileSearch:
         path = folder.path / item.name
         real = os.path.realpath(path) if is_link else os.path.join(folder.real, item.name)  # noqa: PTH118
         names, is_linked = (*folder.names, item.name), folder.is_linked or is_link
-        is_match, is_reached = self._wanted.is_match(wanted), self._wanted.reaches_below(wanted)
+        is_match, is_reached = self._glob.is_match(pattern_states), self._glob.reaches_below(pattern_states)
         reason: SkipReason | None
         if any(glob.is_match(states) for glob, states in zip(self._excludes, excluded, strict=True)):
             reason = SkipReason.EXCLUDED
@@ -129,7 +129,7 @@ class FileSearch:
             reason = SkipReason.INSTALLED
         elif path.is_dir() if is_link else item.is_dir():
             if is_reached:
-                return _Folder(names, path, real, wanted, excluded, is_linked)
+                return _Folder(names, path, real, pattern_states, excluded, is_linked)
             reason = SkipReason.HIDDEN if is_hidden(item.name) else SkipReason.NOT_SEARCHED
         elif path.is_file() if is_link else item.is_file():
             reason = None if is_match else _not_matched(item.name)

@@ -86,21 +86,21 @@ class _Download:
 
     def _choose_files(self, hub: HubRepository, commit: str) -> list[str]:
         """Return the files to read."""
-        there = hub.list_files(commit)
+        files = hub.list_files(commit)
         if self.source.pattern is not None:
-            wanted = Glob(self.source.pattern)
-            found = [name for name in there if wanted.matches(name)]
+            glob = Glob(self.source.pattern)
+            found = [name for name in files if glob.matches(name)]
         else:
-            found = self._find_split(there, self._read_readme(hub, commit, there))
+            found = self._find_split(files, self._read_readme(hub, commit, files))
         kept = [name for name in found if not _is_excluded(name, self.source.exclude)]
         if not kept:
-            raise self._no_files_error(there)
+            raise self._no_files_error(files)
         return kept
 
-    def _find_split(self, there: Sequence[str], readme: str) -> list[str]:
-        files = [name for name in there if is_of_format(name, self.source.format)]
+    def _find_split(self, repository_files: Sequence[str], readme: str) -> list[str]:
+        files = [name for name in repository_files if is_of_format(name, self.source.format)]
         if not files:
-            raise self._no_files_error(there)
+            raise self._no_files_error(repository_files)
         try:
             return find_split_files(files, readme, self.dataset.configuration, self.dataset.split)
         except HubMetadataError as error:
@@ -109,30 +109,30 @@ class _Download:
             value = getattr(self.dataset, error.field)
             raise TrainingError(FailureReason.CONFIG, message, path=field, value=value) from error
 
-    def _read_readme(self, hub: HubRepository, commit: str, there: Sequence[str]) -> str:
+    def _read_readme(self, hub: HubRepository, commit: str, files: Sequence[str]) -> str:
         """Return the text of README.md, whose beginning may have metadata; empty: there is none."""
-        if README not in there:
+        if README not in files:
             return ""
         about = f"{self.folder}/about/{commit}"
         download_names(self.own, about, hub, commit, [README])
         return self.own.read(f"{about}/{README}", MAX_README_BYTES).decode(errors="replace")
 
-    def _no_files_error(self, there: Sequence[str]) -> TrainingError:
+    def _no_files_error(self, files: Sequence[str]) -> TrainingError:
         """Return the error of a data set without files to read, which names those of other formats."""
         source, where = self.source, f"{self.dataset.repository} has no"
         if source.pattern is not None:
             message = (
-                f"{where} file that matches `{source.pattern}`. It has {plural(len(there), 'file')}: {_some(there)}."
+                f"{where} file that matches `{source.pattern}`. It has {plural(len(files), 'file')}: {_some(files)}."
             )
             return self._error(message, "pattern", source.pattern)
-        kinds = [name for name in FORMATS if any(is_of_format(one, name) for one in there)]
-        other = next(filter(None, (find_unsupported(one, "text") for one in there)), "")
+        kinds = [name for name in FORMATS if any(is_of_format(file, name) for file in files)]
+        other = next(filter(None, (find_unsupported(name, "text") for name in files)), "")
         advice = (
             f"Nearest legal value{'s' if len(kinds) > 1 else ''}: {', '.join(kinds)}."
             if kinds
             else f"It has {other} files: {advise_format(other, 'convert them to a supported format')}."
             if other
-            else f"It has {_some(there) or 'no files'}."
+            else f"It has {_some(files) or 'no files'}."
         )
         return self._error(f"{where} files of `format: {source.format}`. {advice}", "format", source.format)
 
@@ -147,12 +147,14 @@ def download_sources(sources: Sources, own: Store) -> Sources:
         TrainingError: the hub refuses a data set or does not respond, or it has no such files.
         OSError: the files cannot be written.
     """
-    return [
-        (field, (one := _Download(field, source, source.hugging_face, own)).resolve(one.read_commit() or one.run()))
-        if source.hugging_face
-        else (field, source)
-        for field, source in sources
-    ]
+    return [(field, _download_source(field, source, own)) for field, source in sources]
+
+
+def _download_source(field: str, source: TextSource, own: Store) -> TextSource:
+    if source.hugging_face is None:
+        return source
+    download = _Download(field, source, source.hugging_face, own)
+    return download.resolve(download.read_commit() or download.run())
 
 
 def wait_for_sources(sources: Sources, own: Store, is_done: Callable[[], bool]) -> Sources:
@@ -160,18 +162,18 @@ def wait_for_sources(sources: Sources, own: Store, is_done: Callable[[], bool]) 
 
     The result is empty if `is_done` is true before: nothing needs the files any more.
     """
-    there: list[tuple[str, TextSource]] = []
+    resolved: list[tuple[str, TextSource]] = []
     for field, source in sources:
         if source.hugging_face is None:
-            there.append((field, source))
+            resolved.append((field, source))
             continue
         download = _Download(field, source, source.hugging_face, own)
         while not (commit := download.read_commit()):
             if is_done():
                 return []
             time.sleep(POLL_SECONDS)
-        there.append((field, download.resolve(commit)))
-    return there
+        resolved.append((field, download.resolve(commit)))
+    return resolved
 
 
 def delete_downloads(own: Store) -> None:
@@ -185,8 +187,8 @@ def delete_downloads(own: Store) -> None:
 def _is_excluded(name: str, exclude: Sequence[str]) -> bool:
     """Return whether a pattern excludes a file, or a folder that holds it."""
     path = PurePosixPath(name)
-    paths = [str(path), *(str(one) for one in path.parents if one.name)]
-    return any(Glob(one, hidden=True).matches(part) for one in exclude for part in paths)
+    paths = [str(path), *(str(parent) for parent in path.parents if parent.name)]
+    return any(Glob(pattern, hidden=True).matches(part) for pattern in exclude for part in paths)
 
 
 def _some(names: Sequence[str]) -> str:

@@ -56,10 +56,10 @@ def find_split_files(files: Iterable[str], readme: str, configuration: str | Non
     chosen = _choose(_read_configurations(readme), configuration)
     below = [name for name in visible if name.startswith(chosen.folder)]
     found = _match(below, chosen.patterns) if chosen.patterns else _group_by_name(below, chosen.folder)
-    wanted = split or DEFAULT_SPLIT
-    if wanted not in found:
-        raise HubMetadataError(f"has no split {wanted}. It has {_name_all(found)}.", "split")
-    return found[wanted]
+    split_name = split or DEFAULT_SPLIT
+    if split_name not in found:
+        raise HubMetadataError(f"has no split {split_name}. It has {_name_all(found)}.", "split")
+    return found[split_name]
 
 
 def _read_configurations(readme: str) -> list[Configuration]:
@@ -71,7 +71,7 @@ def _read_configurations(readme: str) -> list[Configuration]:
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise HubMetadataError("has a README.md whose metadata is no YAML.", "repository") from error
     given = metadata.get("configs") if isinstance(metadata, dict) else None
-    return [_read_configuration(one) for one in given] if isinstance(given, list) else []
+    return [_read_configuration(entry) for entry in given] if isinstance(given, list) else []
 
 
 def _read_configuration(given: Any) -> Configuration:
@@ -97,14 +97,17 @@ def _read_configuration(given: Any) -> Configuration:
 
 def _choose(configurations: Sequence[Configuration], name: str | None) -> Configuration:
     """Return a configuration by its name. None: the default one."""
-    by_name = {one.name: one for one in configurations}
+    by_name = {configuration.name: configuration for configuration in configurations}
     if name is not None:
         if name in by_name:
             return by_name[name]
         raise HubMetadataError(f"has no configuration {name}. It has {_name_all(by_name)}.", "configuration")
     if not configurations:
         return Configuration(DEFAULT_CONFIGURATION)
-    default = next((one for one in configurations if one.is_default), by_name.get(DEFAULT_CONFIGURATION))
+    default = next(
+        (configuration for configuration in configurations if configuration.is_default),
+        by_name.get(DEFAULT_CONFIGURATION),
+    )
     if default is None and len(configurations) > 1:
         message = f"has several configurations, and none is the default: {_name_all(by_name)}."
         raise HubMetadataError(message, "configuration")
@@ -116,10 +119,10 @@ def _match(files: Sequence[str], patterns: Mapping[str, Sequence[str]]) -> dict[
     found = {}
     for split, given in patterns.items():
         try:
-            globs = [Glob(one.removeprefix("./")) for one in given]
+            globs = [Glob(pattern.removeprefix("./")) for pattern in given]
         except BraceError as error:
             raise HubMetadataError(f"has files {', '.join(given)}, whose braces {error}", "repository") from error
-        found[split] = [name for name in files if any(one.matches(name) for one in globs)]
+        found[split] = [name for name in files if any(glob.matches(name) for glob in globs)]
     return {split: names for split, names in found.items() if names}
 
 
@@ -133,8 +136,10 @@ def _group_by_name(files: Sequence[str], folder: str) -> dict[str, list[str]]:
         return sharded
     for split_path in (_folders, _file_name):
         found = {
-            split: [name for name in files if any(_has_word(part, words) for part in split_path(name[len(folder) :]))]
-            for split, words in KEYWORDS.items()
+            split: [
+                name for name in files if any(_has_keyword(part, keywords) for part in split_path(name[len(folder) :]))
+            ]
+            for split, keywords in KEYWORDS.items()
         }
         if kept := {split: names for split, names in found.items() if names}:
             return kept
@@ -149,9 +154,9 @@ def _file_name(name: str) -> list[str]:
     return name.split("/")[-1:]
 
 
-def _has_word(part: str, words: Sequence[str]) -> bool:
+def _has_keyword(part: str, keywords: Sequence[str]) -> bool:
     """Return whether a name is one of some words, or contains one between separators."""
-    return any(re.search(rf"(?:^|{SEPARATOR}){word}(?:{SEPARATOR}|$)", part) for word in words)
+    return any(re.search(rf"(?:^|{SEPARATOR}){keyword}(?:{SEPARATOR}|$)", part) for keyword in keywords)
 
 
 def _name_all(names: Iterable[str]) -> str:

@@ -99,7 +99,7 @@ def _parse_tools(file: SourceFile, where: str, tools: Any) -> list[dict[str, Any
             tools = json.loads(tools)
         except (ValueError, RecursionError) as error:
             raise file.error(f"{where} must be a list of objects, or JSON text of one ({error}).") from error
-    if isinstance(tools, list) and all(isinstance(one, dict) for one in tools):
+    if isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools):
         return tools or None
     if tools is None:
         return None
@@ -121,7 +121,7 @@ def _check_message(file: SourceFile, where: str, message: Any) -> None:
     if not isinstance(message, dict):
         raise file.error(f"{where} must be an object, but is {describe_kind(message)}.")
     calls = message.get(TOOL_CALLS) or []
-    if not (isinstance(calls, list) and all(isinstance(one, dict) for one in calls)):
+    if not (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)):
         raise file.error(f"{where}: `{TOOL_CALLS}` must be a list of objects.")
     has_text = not calls or message.get("content") is not None
     for key in ("role", "content") if has_text else ("role",):
@@ -142,8 +142,8 @@ def has_nul(value: Any) -> bool:
     if isinstance(value, str):
         return "\0" in value
     if isinstance(value, Mapping):
-        return any(has_nul(one) for one in value.values())
-    return isinstance(value, Sequence) and any(has_nul(one) for one in value)
+        return any(has_nul(item) for item in value.values())
+    return isinstance(value, Sequence) and any(has_nul(item) for item in value)
 
 
 def describe_kind(value: Any) -> str:

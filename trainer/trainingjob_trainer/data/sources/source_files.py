@@ -124,14 +124,14 @@ class SourceFile:
         self.bad_records.count += 1
         self.bad_records.first = self.bad_records.first or shorten(str(error), MAX_REASON)
 
-    def error(self, words: str, *, field: str = "", fatal: bool = True) -> TrainingError:
+    def error(self, problem: str, *, field: str = "", fatal: bool = True) -> TrainingError:
         """Return an error about the file; `words` follow its path.
 
         `field` is the field of the source to change. Empty: the one that decides where its files are.
         """
         path = printable(self.stored.uri if self.stored else str(self.path))
         at = f"{self.field}.{field or self.source.location_field}"
-        return TrainingError(FailureReason.DATA, f"{path} {words}", path=at, value=path, fatal=fatal)
+        return TrainingError(FailureReason.DATA, f"{path} {problem}", path=at, value=path, fatal=fatal)
 
     def read_error(self, error: OSError) -> TrainingError:
         """Return the error of a file that its file system or its bucket does not give."""
@@ -155,7 +155,7 @@ class SourceFiles:
 def printable(text: str) -> str:
     """Return a path as valid Unicode without control characters."""
     whole = text.encode("utf-8", "replace").decode()
-    return "".join(one if one.isprintable() else "?" for one in whole)
+    return "".join(character if character.isprintable() else "?" for character in whole)
 
 
 def count_skipped(skipped: Iterable[tuple[SkipReason, str]]) -> list[Skipped]:

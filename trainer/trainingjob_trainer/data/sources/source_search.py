@@ -88,7 +88,7 @@ def _find_objects(source: TextSource, field: str, uri: str, *, is_folder: bool) 
     read, skipped = _deduplicate(entries)
     if not read:
         raise _no_files_error(source, field, uri, entries)
-    files = [SourceFile(field, source, one.name, one.path, one.real, stored=one.stored) for one in read]
+    files = [SourceFile(field, source, entry.name, entry.path, entry.real, stored=entry.stored) for entry in read]
     return SourceFiles(files, count_skipped(skipped))
 
 
@@ -116,9 +116,11 @@ def _deduplicate(entries: Iterable[FoundEntry]) -> tuple[list[FoundEntry], list[
     """Return the entries to read, ordered by name, and the rest. Of two names of a file, one without links is kept."""
     skipped = [(entry.reason, entry.name) for entry in entries if entry.reason is not None]
     taken: dict[str, FoundEntry] = {}
-    wanted = sorted((one for one in entries if one.reason is None), key=lambda one: (one.is_linked, one.names))
-    again = [entry for entry in wanted if taken.setdefault(entry.real, entry) is not entry]
-    skipped += [(SkipReason.DUPLICATE, entry.name) for entry in again]
+    readable = sorted(
+        (entry for entry in entries if entry.reason is None), key=lambda entry: (entry.is_linked, entry.names)
+    )
+    duplicates = [entry for entry in readable if taken.setdefault(entry.real, entry) is not entry]
+    skipped += [(SkipReason.DUPLICATE, entry.name) for entry in duplicates]
     return sorted(taken.values(), key=lambda entry: entry.names), skipped
 
 
@@ -143,12 +145,12 @@ def _no_files_error(source: TextSource, field: str, root: str, entries: list[Fou
     without = f" without {', '.join(source.exclude)}" if source.exclude else ""
     message = f"no file below {printable(root)} matches `{source.glob}`{without}. "
     others = [entry.name for entry in entries if entry.reason is SkipReason.OTHER_NAME]
-    rest = count_skipped((one.reason, one.name) for one in entries if one.reason)
+    rest = count_skipped((entry.reason, entry.name) for entry in entries if entry.reason)
     there = [_count_and_names(others)] if others else []
     there += [
-        f"{one.count} {SKIP_DESCRIPTIONS[SkipReason(one.reason)]} ({one.example})"
-        for one in rest
-        if one.reason in SKIP_DESCRIPTIONS
+        f"{skip.count} {SKIP_DESCRIPTIONS[SkipReason(skip.reason)]} ({skip.example})"
+        for skip in rest
+        if skip.reason in SKIP_DESCRIPTIONS
     ]
     message += f"It has {'; '.join(there)}." if there else "It is empty."
     suffixes = Counter(_suggested_suffix(name) for name in others if _is_suggested(name, source.format))

@@ -97,7 +97,7 @@ def read_rows(
         TrainingError: a row has no document, or its text is not UTF-8 without NUL.
     """
     rows = enumerate((row for batch in batches for row in _list_rows(batch, paths)), 1)
-    return read_each(file, rows, lambda one: _read_row(file, f"row {one[0]}", paths, one[1]))
+    return read_each(file, rows, lambda numbered_row: _read_row(file, f"row {numbered_row[0]}", paths, numbered_row[1]))
 
 
 def _list_rows(batch: pa.RecordBatch, paths: Mapping[str, tuple[str, ...]]) -> Iterable[tuple[Any, ...]]:

@@ -32,7 +32,7 @@ def read_documents(file: SourceFile) -> Iterator[bytes]:
         )
     has_columns = file.source.column is not None or file.source.completion is not None
     read = _read_example if has_columns else _read_text
-    return read_each(file, enumerate(_list_records(file), 1), lambda one: read(file, *one))
+    return read_each(file, enumerate(_list_records(file), 1), lambda numbered: read(file, *numbered))
 
 
 def _list_records(file: SourceFile) -> Iterator[bytes]:

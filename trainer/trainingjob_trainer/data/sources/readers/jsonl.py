@@ -22,7 +22,7 @@ def read_documents(file: SourceFile) -> Iterator[bytes]:
     """
     with closing(read_lines(file)) as lines:
         numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
-        yield from read_each(file, numbered, lambda one: _read_record(file, *one))
+        yield from read_each(file, numbered, lambda numbered_line: _read_record(file, *numbered_line))
 
 
 def _read_record(file: SourceFile, number: int, line: bytes) -> bytes:

@@ -88,6 +88,6 @@ def _count_begun_bytes(text: bytes) -> int:
     for length in range(1, min(MAX_CONTINUATION_BYTES, len(text)) + 1):
         byte = text[-length]
         if byte & 0xC0 != 0x80:
-            wanted = 1 + (byte >= 0xC0) + (byte >= 0xE0) + (byte >= 0xF0)
-            return length if wanted > length else 0
+            num_bytes = 1 + (byte >= 0xC0) + (byte >= 0xE0) + (byte >= 0xF0)
+            return length if num_bytes > length else 0
     return 0

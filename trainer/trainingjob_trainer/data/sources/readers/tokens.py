@@ -50,9 +50,9 @@ def read_documents(file: SourceFile) -> Iterator[bytes]:
         options = file.source.tokens or TokenArrays()
         is_numpy = PurePath(file.name).suffix.lower() == NUMPY_SUFFIX
         array = _find_numpy_array(file, content, options) if is_numpy else _find_raw_array(file, content, options, size)
-        if size != (wanted := array.first_byte + array.length * array.dtype.itemsize):
-            how = "truncated" if size < wanted else "damaged"
-            raise file.error(f"is {how}: it has {size:,} bytes and should have {wanted:,}. Copy the file again.")
+        if size != (expected_size := array.first_byte + array.length * array.dtype.itemsize):
+            how = "truncated" if size < expected_size else "damaged"
+            raise file.error(f"is {how}: it has {size:,} bytes and should have {expected_size:,}. Copy the file again.")
         content.seek(array.first_byte)
         chunks = _read_chunks(file, content, array)
         if not array.length:
