@@ -7,12 +7,17 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 ROOT = Path(__file__).parent.parent
 
 # The test plugins ask for the current event loop; without this the first to ask makes one that nobody closes.
 asyncio.set_event_loop(None)
+
+# The default deadline of 200 ms fails tests on a busy machine.
+hypothesis.settings.register_profile("without deadline", hypothesis.settings.default, deadline=None)
+hypothesis.settings.load_profile("without deadline")
 
 
 def pytest_collection_finish() -> None:

@@ -140,6 +140,13 @@ START_MUTATIONS = (
         ("tests/shell/test_reconcile_images.py",),
     ),
     Mutation(
+        "hosts of one world receive different processes on probation",
+        f"{CORE}/observe/members.py",
+        "        probation=world_status.probation,\n",
+        "",
+        ("tests/core/diagnose/test_node_probation.py",),
+    ),
+    Mutation(
         "a job that is resumed gets the image of an upgraded operator",
         f"{SHELL}/children.py",
         ' else "") or seen.status.trainer_image:',

@@ -144,6 +144,8 @@ class Scene:
         seen = self.see()
         decision = decide(self.plan, seen, self.now)
         self.status = next_status(self.plan, seen, decision, self.now)
+        if isinstance(decision, Claim):
+            assert self.see().world == decision.world, "hosts that ask later must receive the same world"
         return decision
 
     def form(self, *slices: int, step: int = 10, restored: int = 0) -> "Scene":

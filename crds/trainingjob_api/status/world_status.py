@@ -24,6 +24,9 @@ class WorldStatus(Open):
     live: LiveFields | None = Field(
         default=None, description="Live fields that the world trains with; an edit of them forms the next world."
     )
+    probation: tuple[int, ...] = Field(
+        default=(), max_length=4096, description="Processes of new pods on nodes on probation when it was formed."
+    )
     shadow: Annotated[str, Field(max_length=64)] = Field(
         default="", description="Hot standby world that took over as this world. Empty: none."
     )

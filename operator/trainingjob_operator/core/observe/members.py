@@ -42,7 +42,10 @@ def hash_members(members: Sequence[Member]) -> str:
 
 
 def rebuild_world(status: TrainingJobStatus, job_uid: str, pods: Iterable[Pod]) -> World | None:  # None: none, or ended
-    """Return the committed world from the status. Addresses and nodes come from the pods that still exist."""
+    """Return the committed world from the status. Addresses and nodes come from the pods that still exist.
+
+    It equals the world that was claimed: hosts of one world that received different ones would save at different steps.
+    """
     world_status = status.world
     if world_status is None or status.completion_time is not None or has_world_ended(status):
         return None
@@ -71,6 +74,7 @@ def rebuild_world(status: TrainingJobStatus, job_uid: str, pods: Iterable[Pod]) 
         rollbacks=tuple(rollback for rollback in status.rollbacks if rollback.generation < world_status.generation),
         committed=status.checkpoint.step if status.checkpoint else 0,
         live=world_status.live,
+        probation=world_status.probation,
         shadow=world_status.shadow,
     )
 

@@ -103,6 +103,7 @@ def make_world_status(world: World, why: str, now: datetime) -> WorldStatus:
         members=hash_members(world.members),
         pods=tuple(f"{member.pod}/{member.pod_uid}" for member in world.members),
         live=world.live,
+        probation=world.probation,
         shadow=world.shadow,
         since=format_time(now),
         why=why[:1024],
