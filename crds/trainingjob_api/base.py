@@ -174,8 +174,13 @@ ShortName = Annotated[
 """A name inside the spec: at most 32 lower-case letters, digits and `-`."""
 
 
-Text = Annotated[str, Field(max_length=1024)]
-"""A text of the status for people."""
+MAX_TEXT_LENGTH = 1024
+Text = Annotated[
+    str,
+    BeforeValidator(lambda value: value[:MAX_TEXT_LENGTH] if isinstance(value, str) else value),
+    Field(max_length=MAX_TEXT_LENGTH),
+]
+"""A text of the status for people. A longer one is cut off: it must not keep the operator from acting."""
 Time = Annotated[str, Field(max_length=32, json_schema_extra={"format": "date-time"})]
 """A time of the status, as the API server writes it."""
 

@@ -80,7 +80,14 @@ def test_world_contains_the_newest_earlier_checkpoint() -> None:
 def test_several_slices_come_back_at_once() -> None:
     scene = Scene(plan=make_plan(1, 4)).form(0).place(1, 2, 3).hear_slice(1, 2, 3)
 
-    assert scene.decide() == DrainWorld(Reason.GROWING, "slices 1, 2, 3 are ready to join")
+    assert scene.decide() == DrainWorld(Reason.GROWING, "slices 1 to 3 are ready to join")
+
+
+def test_growth_by_many_slices_has_a_short_cause() -> None:
+    scene = Scene(plan=make_plan(1, 256, hosts=1)).form(0).place(*range(1, 256)).hear_slice(*range(1, 256))
+    assert kind(scene.step(600.0))[0] == DrainWorld
+
+    assert claim(scene.hear_slice(0, phase=Phase.LEFT)).why == "slices 1 to 255 are added"
 
 
 def test_world_keeps_its_slices_if_the_allowed_sizes_have_gaps() -> None:

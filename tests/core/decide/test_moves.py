@@ -44,7 +44,7 @@ def moved_with_a_bad_node() -> Scene:
     bad = NodeFaults(node="node-3-0", faults=2, until=format_time(NOW + timedelta(hours=1)), why="Killed: it ended")
     scene.status = scene.status.model_copy(update={"nodes": (bad,)})
     scene.place(0, 1).hear_slice(0, 1)
-    assert scene.step() == DrainWorld(Reason.GROWING, "slices 0, 1 are ready to join", drains_to_memory=True)
+    assert scene.step() == DrainWorld(Reason.GROWING, "slices 0 to 1 are ready to join", drains_to_memory=True)
     return scene.train(step=25, phase=Phase.LEFT)
 
 

@@ -11,7 +11,7 @@ from trainingjob_api.protocol import Phase
 from trainingjob_api.status.fault_status import NodeFaults, NodeProbation
 from trainingjob_operator.core.decide.child_maintenance import CreateBase, CreateSlice
 from trainingjob_operator.core.decide.decisions import Claim, DrainWorld
-from trainingjob_operator.core.diagnose.node_probation import FAULT_LIFETIME
+from trainingjob_operator.core.diagnose.node_probation import FAULT_LIFETIME, MAX_RECORDS
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.times import format_time
 
@@ -72,6 +72,22 @@ def test_records_of_an_operator_that_counts_from_the_fault_are_kept(hours: int, 
     scene.step()
 
     assert list_on_probation(scene) == want
+
+
+def test_more_faulty_nodes_than_records_change_the_status_once() -> None:
+    scene = Scene(plan=make_plan(72, 72, hosts=1)).form(*range(72))
+    for node in scene.nodes.values():
+        node["status"]["conditions"].append({"type": "KernelDeadlock", "status": "True"})
+    scene.step(11.0)
+    before = scene.status.probation
+    assert len(before) == MAX_RECORDS
+
+    scene.step(11.0)
+    assert scene.status.probation == before
+
+    fail(scene, 71, 0).step(30.0)
+    assert scene.status.probation[-1].node == "node-71-0"
+    assert [fault.node for fault in scene.status.nodes] == ["node-71-0"]
 
 
 def test_a_world_takes_slices_on_other_nodes_first() -> None:

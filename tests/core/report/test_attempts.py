@@ -5,10 +5,11 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.support.builders import UID, make_report
-from trainingjob_api.status.world_status import Attempt
+from trainingjob_api.status.world_status import Attempt, Cause
 from trainingjob_api.world import Member, Span, World
 from trainingjob_operator.core.observe.heartbeats import LatestReport
 from trainingjob_operator.core.observe.members import MemberView
+from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.report.attempts import update_attempts
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -70,3 +71,10 @@ def test_first_and_last_step_of_each_attempt(
     reported = [(one.generation, one.first_step, one.last_step, one.lost_steps, one.tier) for one in attempts]
     assert reported == want
     assert update_attempts(attempts, WORLD, [seat], NOW) == attempts
+
+
+def test_long_messages_of_a_status_are_cut_off() -> None:
+    """Kueue's reason for an eviction can have any length, and must not keep a job from its next world."""
+    cause = Cause(reason=Reason.RESIZED, message="slice 1 is removed: " + "a" * 2000)
+
+    assert cause.message == "slice 1 is removed: " + "a" * 1004

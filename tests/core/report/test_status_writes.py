@@ -79,7 +79,7 @@ def test_a_status_never_outgrows_the_object() -> None:
 
     records = tuple(NodeProbation(node=f"{number:0253}", since="s", why="w" * 256) for number in range(64))
     crowded = shorten_to_limit(status.model_copy(update={"probation": records, "attempts": endless_attempts(status)}))
-    assert crowded.probation == records[-8:], "nodes that changed lately stay"
+    assert crowded.probation == records[:8], "the next reconcile must not replace those that stay"
 
     sources = tuple(SourceReport(name="n", files=1, documents=1, characters=1) for _ in range(2))
     reported = DataReport(tokens=1, rows=1, epochs=1.0, sources=sources, warnings=("short",))

@@ -35,7 +35,7 @@ from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.snapshots import is_snapshot_compatible
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.times import seconds_between
-from trainingjob_operator.core.units import format_duration, pluralize
+from trainingjob_operator.core.units import format_duration, format_ranges, pluralize
 
 SUSPEND_SAVE_TIMEOUT_SECONDS = 300.0
 """Seconds that a suspended job may try to save while its saves fail or no host reports. After them it ends unsaved."""
@@ -188,4 +188,4 @@ def _describe_absence(seen: Observed, away: Collection[int]) -> str:
 
 
 def _format_slices(slices: Sequence[int]) -> str:
-    return f"slice {slices[0]} is" if len(slices) == 1 else f"slices {', '.join(map(str, slices))} are"
+    return f"slice {slices[0]} is" if len(slices) == 1 else f"slices {format_ranges(slices)} are"

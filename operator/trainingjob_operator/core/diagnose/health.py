@@ -275,7 +275,7 @@ def _end_by_trainer(member_view: MemberView, ago: float) -> WorldEnd:
         return _make_end(member_view, Reason.TRAINER_STUCK, f"{_format_host(member_view)}: {failure.message}", ago=ago)
     cause = Cause(
         reason=failure.reason,
-        message=describe_failure(failure)[:1024],
+        message=describe_failure(failure),
         slice=member_view.member.slice,
         host=member_view.member.host,
         node=member_view.member.node,
@@ -299,7 +299,7 @@ def _make_end(
 ) -> WorldEnd:
     cause = Cause(
         reason=reason[:64],
-        message=message[:1024],
+        message=message,
         slice=member_view.member.slice,
         host=member_view.member.host,
         node=member_view.member.node,

@@ -41,14 +41,15 @@ def update_probation(plan: Plan, seen: Observed, end: WorldEnd | None, now: date
         if record and not _has_expired(plan, record, now):
             records[record.node] = record
     for node, why in iter_faulty_nodes(seen):
-        if node not in records:
+        if node not in records and len(records) < MAX_RECORDS:
             records[node] = NodeProbation(node=node, since=format_time(now), away=True, why=why[:MAX_WHY_LENGTH])
     if end is not None and is_node_fault(seen, end):
         node = end.cause.node
+        records.pop(node, None)  # to the end, where no other fault of this moment displaces it
         records[node] = NodeProbation(
             node=node, since=format_time(now), away=_is_away(seen, node), why=describe_end(end, MAX_WHY_LENGTH)
         )
-    return tuple(sorted(records.values(), key=lambda item: item.since)[-MAX_RECORDS:])
+    return tuple(sorted(records.values(), key=lambda record: record.since)[-MAX_RECORDS:])
 
 
 def list_probations(status: TrainingJobStatus) -> Probations:

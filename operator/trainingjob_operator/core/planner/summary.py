@@ -62,7 +62,7 @@ def describe_parameters(plan: Plan) -> str:
 def _size_status(plan: Plan, size: SizePlan) -> SizeStatus:
     devices = size.num_slices * plan.shape.num_devices
     if size.layout is None:
-        return SizeStatus(slices=size.num_slices, devices=devices, valid=False, why=size.invalid_reason[:1024])
+        return SizeStatus(slices=size.num_slices, devices=devices, valid=False, why=size.invalid_reason)
     return SizeStatus(
         slices=size.num_slices,
         devices=devices,

@@ -106,5 +106,5 @@ def make_world_status(world: World, why: str, now: datetime) -> WorldStatus:
         probation=world.probation,
         shadow=world.shadow,
         since=format_time(now),
-        why=why[:1024],
+        why=why,
     )

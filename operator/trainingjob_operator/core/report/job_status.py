@@ -73,7 +73,7 @@ def next_status(
     attempts = attempt_records.add_seconds(attempts, previous.goodput, goodput_now)
     goodput_now = _move_lost_steps(previous, attempts, goodput_now)
     if end is None and not situation.bucket:  # the job is over, so its last world has ended
-        end = WorldEnd(Cause(reason=situation.reason, message=situation.message[:1024]), is_planned=True)
+        end = WorldEnd(Cause(reason=situation.reason, message=situation.message), is_planned=True)
     if end is not None:
         attempts = attempt_records.end_attempt(attempts, end, now)
     if isinstance(decision, Claim):

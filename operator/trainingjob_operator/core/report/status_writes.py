@@ -112,7 +112,7 @@ def _with_last_attempt(status: TrainingJobStatus) -> TrainingJobStatus:
 
 
 def _with_recent_probations(status: TrainingJobStatus) -> TrainingJobStatus:
-    return status.model_copy(update={"probation": status.probation[-MIN_KEPT_PROBATIONS:]})
+    return status.model_copy(update={"probation": status.probation[:MIN_KEPT_PROBATIONS]})
 
 
 _SHORTENINGS = (
