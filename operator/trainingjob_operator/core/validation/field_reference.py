@@ -75,9 +75,9 @@ def find_field(text: str) -> FieldReference | None:  # None: no field or several
     """
     names = _split_path(text)
     exact = [field for field in list_fields() if field.names == names]
-    endings = [field for field in list_fields() if names and field.names[-len(names) :] == names]
-    outside_lists = [field for field in endings if "[]" not in field.path]
-    return next((found[0] for found in (exact, endings, outside_lists) if len(found) == 1), None)
+    suffix_matches = [field for field in list_fields() if names and field.names[-len(names) :] == names]
+    outside_lists = [field for field in suffix_matches if "[]" not in field.path]
+    return next((found[0] for found in (exact, suffix_matches, outside_lists) if len(found) == 1), None)
 
 
 def nearest_fields(text: str, count: int = 4) -> tuple[str, ...]:
@@ -102,17 +102,17 @@ def nearest_fields(text: str, count: int = 4) -> tuple[str, ...]:
 
 def descendant_fields(field: FieldReference) -> tuple[FieldReference, ...]:
     """Return all descendants of a field."""
-    return tuple(one for one in list_fields() if one.names[: len(field.names)] == field.names and one != field)
+    return tuple(other for other in list_fields() if other.names[: len(field.names)] == field.names and other != field)
 
 
 def _walk(path: str, node: dict[str, Any], *, required: bool) -> Iterator[FieldReference]:
     item = node.get("items", {})
     below = node.get("properties") or item.get("properties") or {}
     yield _describe(path, node, tuple(below), required=required)
-    inside = item if "properties" in item else node
+    parent = item if "properties" in item else node
     for name, child in below.items():
-        place = f"{path}[].{name}" if inside is item else f"{path}.{name}"
-        yield from _walk(place, child, required=name in inside.get("required", ()))
+        child_path = f"{path}[].{name}" if parent is item else f"{path}.{name}"
+        yield from _walk(child_path, child, required=name in parent.get("required", ()))
 
 
 def _describe(path: str, node: dict[str, Any], fields: tuple[str, ...], *, required: bool) -> FieldReference:
@@ -180,7 +180,7 @@ def _immutable_reason(names: Names) -> str:
     messages = [
         rule["message"].removeprefix(IMMUTABLE_PREFIX)
         for path, rules in SPEC_RULES.items()
-        if names[: len(place := _without_lists(path))] == place
+        if names[: len(prefix := _without_lists(path))] == prefix
         for rule in rules
         if rule["rule"] == IMMUTABLE
     ]
@@ -196,10 +196,10 @@ def _cel_messages(names: Names) -> tuple[str, ...]:
     """Return the messages of the other CEL rules of a field."""
     messages: list[str] = []
     for path, rules in SPEC_RULES.items():
-        place = _without_lists(path)
+        prefix = _without_lists(path)
         for rule in rules:
             field = rule.get("fieldPath", "").removeprefix(".")
-            at = (*place, field) if field else place
+            at = (*prefix, field) if field else prefix
             if at == names and not rule["message"].startswith(IMMUTABLE_PREFIX):
                 messages.append(rule["message"])
     return tuple(messages)
@@ -218,7 +218,7 @@ def _rule_summaries(names: Names, rules: Iterable[ValidationRule]) -> tuple[str,
 
 def _is_related(names: Names, read: str) -> bool:
     """Return whether a rule that reads one path concerns the other: one path must be a prefix of the other."""
-    return all(name == theirs for name, theirs in zip(names, read.split("."), strict=False))
+    return all(name == other for name, other in zip(names, read.split("."), strict=False))
 
 
 @lru_cache(maxsize=4096)

@@ -53,17 +53,17 @@ def _never_preempts(cluster_queue: Manifest) -> bool:
     return (get_text(cluster_queue, "spec", "preemption", "withinClusterQueue") or "Never") == "Never"
 
 
-def _describe_quota(plan: Plan, name: str, most: int) -> list[str]:
-    fewest, wanted = plan.allowed_sizes[0], plan.allowed_sizes[-1]
-    quota = f"ClusterQueue `{name}` has quota for {pluralize(most, 'slice')}"
-    if most < fewest:
-        smaller = f", or create the job with at most {pluralize(most, 'slice')}" if most else ""
+def _describe_quota(plan: Plan, name: str, limit: int) -> list[str]:
+    smallest, largest = plan.allowed_sizes[0], plan.allowed_sizes[-1]
+    quota = f"ClusterQueue `{name}` has quota for {pluralize(limit, 'slice')}"
+    if limit < smallest:
+        smaller = f", or create the job with at most {pluralize(limit, 'slice')}" if limit else ""
         return [
-            f"spec.slices: {fewest} or more are needed, and {quota}. No world starts. Raise `nominalQuota`{smaller}."
+            f"spec.slices: {smallest} or more are needed, and {quota}. No world starts. Raise `nominalQuota`{smaller}."
         ]
-    if most < wanted:
+    if limit < largest:
         return [
-            f"spec.slices.max: {wanted} must be at most {most}: {quota}. Set it to {most}, or raise `nominalQuota`."
+            f"spec.slices.max: {largest} must be at most {limit}: {quota}. Set it to {limit}, or raise `nominalQuota`."
         ]
     return []
 
@@ -74,13 +74,13 @@ def _count_admissible_slices(plan: Plan, cluster_queue: Manifest) -> int | None:
     A Workload takes one flavor of each group of resources. The slices of a job of a fixed size are one Workload.
     """
     requests = _slice_requests(plan)
-    is_one_workload = plan.allowed_sizes[0] == plan.allowed_sizes[-1]
+    is_fixed_size = plan.allowed_sizes[0] == plan.allowed_sizes[-1]
     limits: list[int] = []
     for group in iter_items(cluster_queue, "spec", "resourceGroups"):
         flavors = [_count_slices_of(flavor, requests, cluster_queue) for flavor in iter_items(group, "flavors")]
-        known = [one for one in flavors if one is not None]
+        known = [limit for limit in flavors if limit is not None]
         if len(known) == len(flavors):
-            limits.append(max(known, default=0) if is_one_workload else sum(known))
+            limits.append(max(known, default=0) if is_fixed_size else sum(known))
     return min(limits, default=None)
 
 

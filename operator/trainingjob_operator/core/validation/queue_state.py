@@ -71,8 +71,8 @@ def _describe_inactive(kind: str, queue: Manifest) -> str:
     reason, message = _inactive_reason(queue), get_text(find_condition(queue, "Active"), "message").rstrip(".")
     explanation = f": {message[:MAX_EXPLANATION_LENGTH]}" if message else ""
     where = f" -n {namespace}" if namespace else ""
-    look = f"`kubectl describe {kind.lower()} {name}{where}` shows the cause"
-    repair = _REPAIRS.get(reason, look).format(cluster_queue=get_text(queue, "spec", "clusterQueue"))
+    advice = f"`kubectl describe {kind.lower()} {name}{where}` shows the cause"
+    repair = _REPAIRS.get(reason, advice).format(cluster_queue=get_text(queue, "spec", "clusterQueue"))
     return (
         f"{PATH}: {kind} `{name}` is inactive ({reason}) and admits no slice{explanation}. Running slices train on. "
         f"{repair}."

@@ -29,5 +29,5 @@ def is_below(path: str, mount: str) -> bool:
 def is_reserved(folder: str) -> bool:
     """Return whether a mount would hide a reserved folder or lie in one. Folders below /tmp are allowed."""
     mount = PurePosixPath(folder)
-    hides = any(PurePosixPath(reserved).is_relative_to(mount) for reserved in RESERVED_FOLDERS)
-    return hides or any(mount.is_relative_to(reserved) for reserved in RESERVED_FOLDERS if reserved != TMP)
+    hides_reserved = any(PurePosixPath(reserved).is_relative_to(mount) for reserved in RESERVED_FOLDERS)
+    return hides_reserved or any(mount.is_relative_to(reserved) for reserved in RESERVED_FOLDERS if reserved != TMP)

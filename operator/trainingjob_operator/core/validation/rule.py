@@ -84,16 +84,16 @@ def apply_rules(rules: Sequence[Rule | HardwareRule], parsed: Parsed, hardware: 
 
 def find_unknown_evaluation(path: str, name: str, spec: TrainingJobSpec) -> Iterator[Problem]:
     """Yield a problem if no evaluation has a name, which the field at a path holds."""
-    names = tuple(one.name for one in spec.evaluation)
+    names = tuple(evaluation.name for evaluation in spec.evaluation)
     if name not in names:
         allowed = f"which has {join_words(names)}" if names else "which is empty"
         message = f"{name} must be the name of an item of `spec.evaluation`, {allowed}."
         yield Problem(path, name, message, nearest_names(name, names))
 
 
-def find_unused_alternatives(path: str, kind: str, given: Mapping[str, Strict | None]) -> Iterator[Problem]:
+def find_unused_alternatives(path: str, kind: str, objects: Mapping[str, Strict | None]) -> Iterator[Problem]:
     """Yield a problem for each object that belongs to another `type` of the section at a path."""
-    for name, values in given.items():
+    for name, values in objects.items():
         if values is not None and name != kind:
             message = f"must not be set with `{path}.type: {kind}`. Remove it, or change the type."
             yield Problem(f"{path}.{name}", values.model_dump(by_alias=True), message, (f"{path}.type: {name}",))

@@ -119,27 +119,27 @@ class SuggestionFilter:
         if self._num_plans() >= MAX_PLANS:
             self._checks_left = min(self._checks_left, 1)
 
-    def _are_legal(self, told: Sequence[Problem]) -> bool:
+    def _are_legal(self, problems: Sequence[Problem]) -> bool:
         """Return whether the first suggestions of several problems are legal together."""
         changed: Document | None = self._document
-        for problem in told:
+        for problem in problems:
             if problem.nearest:
                 changed = apply_suggestion(changed, problem, problem.nearest[0]) if changed else None
         if changed is None or self._checks_left <= 0:
             return False
         self._checks_left -= 1
-        solved = {(problem.path, problem.message) for problem in told if problem.nearest}
+        solved_problems = {(problem.path, problem.message) for problem in problems if problem.nearest}
         after = {(problem.path, problem.message) for problem in self._find_problems(changed)}
-        return not after & solved and after <= self._known_problems
+        return not after & solved_problems and after <= self._known_problems
 
     def _find_legal(self, problem: Problem, suggestions: Sequence[str]) -> list[str]:
         """Return the suggestions that solve the problem and cause no new one."""
         if self._checks_left <= 0:
             return []
         return [
-            one
-            for one in suggestions
-            if self._find_problems_after(problem, apply_suggestion(self._document, problem, one)) == []
+            suggestion
+            for suggestion in suggestions
+            if self._find_problems_after(problem, apply_suggestion(self._document, problem, suggestion)) == []
         ]
 
     def _find_extended_suggestion(self, problem: Problem) -> tuple[str, ...]:
@@ -151,7 +151,9 @@ class SuggestionFilter:
             resolved = "" if UNKNOWN_FIELD in problem.message else self._extend_suggestion(problem, suggestion)
             if resolved:
                 return (resolved,)
-        return next(((one,) for one in problem.nearest if self._corrects_spelling(problem, one)), ())
+        return next(
+            ((suggestion,) for suggestion in problem.nearest if self._corrects_spelling(problem, suggestion)), ()
+        )
 
     def _extend_suggestion(self, problem: Problem, suggestion: str) -> str:
         """Return a suggestion with all further changes that it requires, or an empty string if these have no end.
@@ -160,21 +162,21 @@ class SuggestionFilter:
         """
         changes = dict(_parse_changes(problem.path, suggestion))
         for _ in range(MAX_FURTHER_CHANGES):
-            left = self._find_problems_after(problem, _apply_changes(self._document, changes))
-            if not left:
-                return _format_changes(problem.path, changes) if left == [] else ""
-            if not all(one.nearest and UNKNOWN_FIELD not in one.message for one in left):
+            remaining = self._find_problems_after(problem, _apply_changes(self._document, changes))
+            if not remaining:
+                return _format_changes(problem.path, changes) if remaining == [] else ""
+            if not all(item.nearest and UNKNOWN_FIELD not in item.message for item in remaining):
                 return ""
-            changes |= dict(_parse_changes(left[0].path, left[0].nearest[0]))
+            changes |= dict(_parse_changes(remaining[0].path, remaining[0].nearest[0]))
         return ""
 
     def _corrects_spelling(self, problem: Problem, suggestion: str) -> bool:
         if _normalize_text(problem.value) not in _normalize_text(suggestion) and UNKNOWN_FIELD not in problem.message:
             return False
-        left = self._find_problems_after(problem, apply_suggestion(self._document, problem, suggestion))
+        remaining = self._find_problems_after(problem, apply_suggestion(self._document, problem, suggestion))
         parent = problem.path.rpartition(".")[0]
         path = f"{parent}.{suggestion}".lstrip(".") if UNKNOWN_FIELD in problem.message else problem.path
-        return left is not None and all(one.path not in (problem.path, path) for one in left)
+        return remaining is not None and all(item.path not in (problem.path, path) for item in remaining)
 
     def _find_problems_after(
         self, problem: Problem, changed: Document | None
@@ -185,15 +187,13 @@ class SuggestionFilter:
         self._checks_left -= 1
         after = self._find_problems(changed)
         self._limit_plans()
-        return [one for one in after if self._is_remaining_or_new(problem, one)]
+        return [item for item in after if self._is_remaining_or_new(problem, item)]
 
     def _is_remaining_or_new(self, problem: Problem, after: Problem) -> bool:
-        told = (after.path, after.message)
-        if told == (problem.path, problem.message):
+        key = (after.path, after.message)
+        if key == (problem.path, problem.message):
             return True
-        return told not in self._known_problems and (
-            after.path == problem.path or after.path not in self._problem_paths
-        )
+        return key not in self._known_problems and (after.path == problem.path or after.path not in self._problem_paths)
 
 
 def _replace_suggestions(problem: Problem, nearest: tuple[str, ...]) -> Problem:
@@ -241,13 +241,13 @@ def parse_value(text: str) -> Any:
 
 def _parse_path(document: Any, path: str) -> _Path:
     """Return the parts of a path. An existing key may contain dots and brackets itself, as label keys do."""
-    place, rest, parts = document, path, []
+    target, rest, parts = document, path, []
     while rest:
         part: str | int
         index = _INDEX.match(rest)
         if index:
             part, rest = int(index[1]), rest[index.end() :]
-        elif isinstance(place, dict) and rest in place:
+        elif isinstance(target, dict) and rest in target:
             part, rest = rest, ""
         else:
             name = _NAME.match(rest)
@@ -255,14 +255,14 @@ def _parse_path(document: Any, path: str) -> _Path:
         parts.append(part)
         rest = rest.removeprefix(".")
         try:
-            place = place[part]
+            target = target[part]
         except (KeyError, IndexError, TypeError):
-            place = None
+            target = None
     return tuple(parts)
 
 
-def _set(document: Any, place: _Path, value: Any) -> None:
-    *parents, last = place
+def _set(document: Any, path: _Path, value: Any) -> None:
+    *parents, last = path
     for part in parents:
         if isinstance(part, str) and document.get(part) is None:
             document[part] = {}
@@ -270,9 +270,9 @@ def _set(document: Any, place: _Path, value: Any) -> None:
     document[last] = value
 
 
-def _rename(document: Any, place: _Path, name: str) -> None:
+def _rename(document: Any, path: _Path, name: str) -> None:
     """Rename a field, or move it below its object: `adamw.beta1`. Raises `LookupError` if the new field exists."""
-    *parents, last = place
+    *parents, last = path
     *objects, new = name.split(".")
     for part in parents:
         document = document[part]

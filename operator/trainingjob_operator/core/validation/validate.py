@@ -182,14 +182,14 @@ class _Cost:
     def num_plans(self) -> int:
         return sum(self._searches.values()) + self._num_sizes
 
-    def add(self, written: Parsed, sizes: SizeOutcomes, hardware: Hardware) -> None:
+    def add(self, parsed: Parsed, sizes: SizeOutcomes, hardware: Hardware) -> None:
         """Count the plans of one validation. Equal searches for a mesh count once, because their result is cached."""
-        if not isinstance(sizes, LazySizeOutcomes) or written.spec is None:
+        if not isinstance(sizes, LazySizeOutcomes) or parsed.spec is None:
             return
         self._num_sizes += sizes.num_planned
-        shape = find_slice_shape(written.spec, hardware)
-        if shape and is_auto(written.spec):
-            searches = list_searches(written.spec, shape, _find_pod_memory(written))
+        shape = find_slice_shape(parsed.spec, hardware)
+        if shape and is_auto(parsed.spec):
+            searches = list_searches(parsed.spec, shape, _find_pod_memory(parsed))
             self._searches |= {search: search.run().num_plans for search in searches}
 
 
@@ -205,8 +205,8 @@ def validate_job(name: str, raw_spec: object, catalog: Catalog = BUILTIN, namesp
 def validate_manifest(manifest: Document, catalog: Catalog = BUILTIN) -> ValidationResult:
     """Validate a whole object like `validate_job`, including the fields beside its spec."""
     hardware = _find_hardware(manifest, catalog)
-    written = parse_spec(manifest.get("spec"), catalog.presets)
-    parsed, choice = _resolve_strategy(written, hardware)
+    unresolved = parse_spec(manifest.get("spec"), catalog.presets)
+    parsed, choice = _resolve_strategy(unresolved, hardware)
     sizes = _plan_sizes(parsed, hardware)
     problems = _find_problems(manifest, parsed, sizes, hardware)
     plan = None
@@ -222,7 +222,7 @@ def validate_manifest(manifest: Document, catalog: Catalog = BUILTIN) -> Validat
         ]
     )
     cost = _Cost()
-    cost.add(written, sizes, hardware)
+    cost.add(unresolved, sizes, hardware)
     problems, warnings = _keep_legal_suggestions(manifest, problems, warnings, catalog, cost)
     return ValidationResult(parsed.spec, plan, tuple(problems), tuple(warnings))
 
@@ -252,11 +252,11 @@ def _keep_legal_suggestions(
     """Return problems and warnings with only those suggestions that pass the whole validation."""
 
     def find_document_problems(changed: Document) -> list[Problem]:
-        hardware, written = _find_hardware(changed, catalog), parse_spec(changed.get("spec"), catalog.presets)
-        parsed, _ = _resolve_strategy(written, hardware)
+        hardware, unresolved = _find_hardware(changed, catalog), parse_spec(changed.get("spec"), catalog.presets)
+        parsed, _ = _resolve_strategy(unresolved, hardware)
         sizes = _plan_sizes(parsed, hardware, with_oom_fixes=False)
         found = _find_problems(changed, parsed, sizes, hardware)
-        cost.add(written, sizes, hardware)
+        cost.add(unresolved, sizes, hardware)
         return found
 
     if len(problems) >= MAX_PROBLEMS:  # so many problems are not a typo, and each validation would take long
@@ -273,9 +273,9 @@ def check_name(name: str, parsed: Parsed, hardware: Hardware) -> Iterator[Proble
             f"{format_value(name)} must have only lower-case letters, digits and `-`, begin with a letter, and not end "
             "with `-`."
         )
-        plain = slug(name[:MAX_LABEL_LENGTH])
-        plain = f"job-{plain}" if plain[:1].isdigit() else plain
-        yield Problem(path, name, message, (plain,) if plain else ())
+        corrected = slug(name[:MAX_LABEL_LENGTH])
+        corrected = f"job-{corrected}" if corrected[:1].isdigit() else corrected
+        yield Problem(path, name, message, (corrected,) if corrected else ())
     shape = find_slice_shape(parsed.spec, hardware) if parsed.spec and parsed.is_as_written(("slices",)) else None
     num_slices, num_hosts = (parsed.spec.slices.max_slices, shape.num_hosts) if parsed.spec and shape else (1, 1)
     pod = longest_pod_name(name, num_slices, num_hosts)

@@ -25,9 +25,9 @@ def check_backup_uri(spec: TrainingJobSpec) -> Iterator[Problem]:
     backup = spec.checkpoint.backup
     if backup is None:
         return
-    uri, own = PurePosixPath(backup.uri), PurePosixPath(spec.checkpoint.uri)
+    uri, checkpoint_uri = PurePosixPath(backup.uri), PurePosixPath(spec.checkpoint.uri)
     nearest = _list_folders(spec, uri.name or "run")
-    if ".." not in uri.parts and folders_overlap(uri, own):
+    if ".." not in uri.parts and folders_overlap(uri, checkpoint_uri):
         message = (
             f"{backup.uri} must not overlap {quote_field('spec.checkpoint.uri', spec.checkpoint.uri)}. Write a folder "
             f"{'in another bucket' if is_bucket(backup.uri) else 'on another volume'}."
@@ -54,10 +54,10 @@ def warn_of_shared_volume(spec: TrainingJobSpec) -> Iterator[Problem]:
     backup = spec.checkpoint.backup
     if backup is None:
         return
-    uri, own = PurePosixPath(backup.uri), PurePosixPath(spec.checkpoint.uri)
-    first, second = find_volume(spec, own), find_volume(spec, uri)
-    is_wrong = ".." in uri.parts or folders_overlap(uri, own)  # another rule reports these
-    if is_bucket(backup.uri) and uri.parts[:2] == own.parts[:2] and not is_wrong:
+    uri, checkpoint_uri = PurePosixPath(backup.uri), PurePosixPath(spec.checkpoint.uri)
+    first, second = find_volume(spec, checkpoint_uri), find_volume(spec, uri)
+    is_wrong = ".." in uri.parts or folders_overlap(uri, checkpoint_uri)  # another rule reports these
+    if is_bucket(backup.uri) and uri.parts[:2] == checkpoint_uri.parts[:2] and not is_wrong:
         message = (
             f"{backup.uri} should not be in the bucket of {quote_field('spec.checkpoint.uri', spec.checkpoint.uri)}. "
             "Both would be lost together. Name another bucket."
@@ -73,9 +73,13 @@ def warn_of_shared_volume(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def _list_folders(spec: TrainingJobSpec, name: str) -> tuple[str, ...]:
     """Return folders with a name on writable volumes of other claims than the checkpoints' claim."""
-    own = find_volume(spec, PurePosixPath(spec.checkpoint.uri))
+    checkpoint_volume = find_volume(spec, PurePosixPath(spec.checkpoint.uri))
     claims = {volume.mount_path: volume.claim_name for volume in spec.runtime.volumes}
-    mounts = [mount for mount in writable_mounts(spec) if own is None or claims[mount] != own.claim_name]
+    mounts = [
+        mount
+        for mount in writable_mounts(spec)
+        if checkpoint_volume is None or claims[mount] != checkpoint_volume.claim_name
+    ]
     return tuple(f"{mount.rstrip('/')}/{name}" for mount in mounts)
 
 

@@ -21,12 +21,12 @@ _CONTENTS = {"chosen": "preferred answer", "rejected": "other answer", "messages
 def check_objective(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Of the objects of `objective` that belong to a type, only the one that `objective.type` names may be set."""
     if spec.objective:
-        given: dict[str, Strict | None] = {
+        objects: dict[str, Strict | None] = {
             SFT: spec.objective.sft,
             DPO: spec.objective.dpo,
             DISTILL: spec.objective.distill,
         }
-        yield from find_unused_alternatives("spec.objective", spec.objective.type, given)
+        yield from find_unused_alternatives("spec.objective", spec.objective.type, objects)
 
 
 def check_record_fields(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -36,7 +36,7 @@ def check_record_fields(spec: TrainingJobSpec) -> Iterator[Problem]:
     """
     for at, source in list_text_sources(spec):
         documents = ("column", "messages", "completion", "chosen")
-        pairs = ((field, other) for place, field in enumerate(documents) for other in documents[place + 1 :])
+        pairs = ((field, other) for index, field in enumerate(documents) for other in documents[index + 1 :])
         for field, other in pairs:
             if (value := getattr(source, field)) and getattr(source, other):
                 message = f"must not be set together with `{other}`: a record has one document. Remove one of the two."
@@ -106,7 +106,7 @@ def warn_of_cut_conversations(spec: TrainingJobSpec) -> Iterator[Problem]:
 def _list_conversations(spec: TrainingJobSpec) -> Iterator[str]:
     """Yield the paths of sources and samples that have `messages`."""
     yield from (at for at, source in list_text_sources(spec) if source.messages)
-    yield from (one.path for one in list_samples(spec) if one.sample.messages)
+    yield from (placed_sample.path for placed_sample in list_samples(spec) if placed_sample.sample.messages)
 
 
 def list_text_sources(spec: TrainingJobSpec) -> Iterator[tuple[str, TextSource]]:

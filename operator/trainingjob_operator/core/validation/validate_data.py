@@ -90,12 +90,12 @@ def check_source_names(spec: TrainingJobSpec) -> Iterator[Problem]:
     """The names of the sources of a list must be unique, because messages and metrics use them."""
     for section, sources in list_sources(spec):
         names = [source.name for source in sources]
-        taken = set(names)
+        used_names = set(names)
         for number, name in enumerate(names):
             if name in names[:number]:
                 message = must_be_unique(name, "an earlier item of the list")
-                free = unused_name(name, taken, MAX_SHORT_NAME)
-                taken.add(free)
+                free = unused_name(name, used_names, MAX_SHORT_NAME)
+                used_names.add(free)
                 yield Problem(f"spec.{section}[{number}].name", name, message, (free,))
 
 
@@ -121,13 +121,13 @@ def check_patterns(spec: TrainingJobSpec) -> Iterator[Problem]:
             if not FORMATS[source.format].has_files:
                 continue
             yield from _check_pattern(f"{at}.pattern", source.glob, source.format)
-            for place, exclude in enumerate(source.exclude):
-                yield from _check_exclude(f"{at}.exclude[{place}]", exclude, source.glob)
+            for index, exclude in enumerate(source.exclude):
+                yield from _check_exclude(f"{at}.exclude[{index}]", exclude, source.glob)
 
 
 def _check_pattern(at: str, pattern: str, format_name: FormatName) -> Iterator[Problem]:
-    if leaving := _describe_outside_pattern(pattern):
-        yield Problem(at, pattern, leaving)
+    if error := _describe_outside_pattern(pattern):
+        yield Problem(at, pattern, error)
     elif fault := find_pattern_problem(pattern):
         nearest = tuple(
             _quote(nearest_pattern)
@@ -135,22 +135,24 @@ def _check_pattern(at: str, pattern: str, format_name: FormatName) -> Iterator[P
             if not find_unsupported(nearest_pattern, format_name)
         )
         yield Problem(at, pattern, f"{format_value(pattern)} {fault.message}", nearest)
-    elif kind := next(filter(None, (find_unsupported(one, format_name) for one in expand_braces(pattern))), ""):
-        plain = without_compression(pattern, format_name)
+    elif kind := next(
+        filter(None, (find_unsupported(alternative, format_name) for alternative in expand_braces(pattern))), ""
+    ):
+        decompressed = without_compression(pattern, format_name)
         fix = (
             "decompress the files"
-            if plain
+            if decompressed
             else advise_format(kind, "convert the files to UTF-8 text, with one document per file")
         )
         message = f"{format_value(pattern)} must not match {kind} files with `format: {format_name}`. {_sentence(fix)}"
-        yield Problem(at, pattern, message, (_quote(plain),) if plain else ())
+        yield Problem(at, pattern, message, (_quote(decompressed),) if decompressed else ())
 
 
 def _check_exclude(at: str, exclude: str, pattern: str) -> Iterator[Problem]:
-    if leaving := _describe_outside_pattern(exclude):
-        yield Problem(at, exclude, leaving)
+    if error := _describe_outside_pattern(exclude):
+        yield Problem(at, exclude, error)
     elif fault := find_pattern_problem(exclude, folders=True):
-        nearest = (_quote(one) for one in fault.nearest if not excludes_everything(pattern, one))
+        nearest = (_quote(suggestion) for suggestion in fault.nearest if not excludes_everything(pattern, suggestion))
         yield Problem(at, exclude, f"{format_value(exclude)} {fault.message}", tuple(nearest))
     elif excludes_everything(pattern, exclude):
         yield Problem(
@@ -179,13 +181,13 @@ def check_formats(spec: TrainingJobSpec) -> Iterator[Problem]:
         for number, source in enumerate(sources):
             path = source.path or ""
             if kind := find_unsupported(path, source.format):
-                plain = without_compression(path, source.format)
-                fix = "decompress it" if plain else advise_format(kind, "convert it to UTF-8 text")
+                decompressed = without_compression(path, source.format)
+                fix = "decompress it" if decompressed else advise_format(kind, "convert it to UTF-8 text")
                 message = (
                     f"{path} must not have the extension of {kind} files with `format: {source.format}`. "
                     f"{_sentence(fix)} If it is a folder, append `/`."
                 )
-                nearest = (_quote(plain),) if plain else ()
+                nearest = (_quote(decompressed),) if decompressed else ()
                 yield Problem(f"spec.{section}[{number}].path", path, message, nearest)
 
 
@@ -195,11 +197,11 @@ def warn_of_record_files(spec: TrainingJobSpec) -> Iterator[Problem]:
         for number, source in enumerate(sources):
             at = f"spec.{section}[{number}]"
             for field, value in (("path", source.path or ""), ("pattern", source.glob)):
-                if kind := next(filter(None, (find_records(one, source.format) for one in _spell(value))), ""):
-                    remedy = advise_format(kind, "convert the records to JSON Lines and set `format: jsonl`")
+                if kind := next(filter(None, (find_records(pattern, source.format) for pattern in _spell(value))), ""):
+                    fix = advise_format(kind, "convert the records to JSON Lines and set `format: jsonl`")
                     message = (
                         f"{format_value(value)} selects {kind} files. Each file is read verbatim as one document, "
-                        f"with keys, quotes and separators. To train on one field of each record, {remedy}."
+                        f"with keys, quotes and separators. To train on one field of each record, {fix}."
                     )
                     yield Problem(f"{at}.{field}", value, message)
 
@@ -211,15 +213,15 @@ def _spell(value: str) -> tuple[str, ...]:
 
 def check_format_fields(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A field that belongs to some formats, such as `column`, must not be set with another one."""
-    special = {field for one in FORMATS.values() for field in one.fields}
+    special = {field for record_format in FORMATS.values() for field in record_format.fields}
     for section, sources in list_sources(spec):
         for number, source in enumerate(sources):
             for field in sorted(special.difference(FORMATS[source.format].fields)):
                 if (value := getattr(source, field)) is not None:
                     others = " or ".join(f"`format: {name}`" for name in formats_with(field))
                     message = f"must not be set with `format: {source.format}`. Remove it, or set {others}."
-                    shown = value if isinstance(value, str) else None
-                    yield Problem(f"spec.{section}[{number}].{to_camel(field)}", shown, message)
+                    text = value if isinstance(value, str) else None
+                    yield Problem(f"spec.{section}[{number}].{to_camel(field)}", text, message)
 
 
 def check_packing(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -249,14 +251,15 @@ def warn_of_missing_separator(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def warn_of_evaluation_on_training_data(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Evaluation text should not be training text."""
-    for number, held_out in enumerate(spec.evaluation):
+    for number, evaluation in enumerate(spec.evaluation):
         for source in spec.data.train:
-            if held_out.location and _list_files(held_out) == _list_files(source):
-                path = f"spec.evaluation[{number}].{held_out.location_field}"
+            if evaluation.location and _list_files(evaluation) == _list_files(source):
+                path = f"spec.evaluation[{number}].{evaluation.location_field}"
                 message = (
-                    f"{held_out.location} is also the training source `{source.name}`. Its loss is not a held-out loss."
+                    f"{evaluation.location} is also the training source `{source.name}`. Its loss is not a held-out "
+                    "loss."
                 )
-                yield Problem(path, held_out.location, message)
+                yield Problem(path, evaluation.location, message)
 
 
 def warn_of_repeated_sources(spec: TrainingJobSpec) -> Iterator[Problem]:

@@ -73,17 +73,17 @@ def check_stored_folder(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def check_vocabularies(spec: TrainingJobSpec) -> Iterator[Problem]:
     """The teacher must have the vocabulary of the student: their probabilities are compared token by token."""
-    teacher, own = _find_teacher(spec), spec.model.vocab_size
-    if teacher and teacher.model.vocab_size != own:
+    teacher, vocab_size = _find_teacher(spec), spec.model.vocab_size
+    if teacher and teacher.model.vocab_size != vocab_size:
         size = teacher.model.vocab_size
         message = (
-            f"{size} must equal {quote_field('spec.model.vocabSize', own)}. Choose a teacher with the tokenizer of the "
-            "student, and pad the smaller vocabulary if their ids agree."
+            f"{size} must equal {quote_field('spec.model.vocabSize', vocab_size)}. Choose a teacher with the tokenizer "
+            "of the student, and pad the smaller vocabulary if their ids agree."
         )
         yield Problem(f"{TEACHER}.model.vocabSize", size, message, (f"spec.model.vocabSize: {size}",))
 
 
-def check_teacher_model(spec: TrainingJobSpec) -> Iterator[Problem]:
+def check_teacher(spec: TrainingJobSpec) -> Iterator[Problem]:
     """The dimensions of the teacher must fit each other, as those of the student."""
     if teacher := _find_teacher(spec):
         described = TrainingJobSpec.model_construct(model=teacher.model, training=spec.training)
@@ -128,21 +128,24 @@ def check_features(spec: TrainingJobSpec) -> Iterator[Problem]:
     distill = _find_distill(spec)
     if distill is None or distill.features is None or distill.teacher is None:
         return
-    path, own, other = f"{SECTION}.features.layers", spec.model, distill.teacher.model
-    if own.embed_dim != other.embed_dim:
-        same = quote_field("spec.model.embedDim", own.embed_dim)
+    path, student, teacher = f"{SECTION}.features.layers", spec.model, distill.teacher.model
+    if student.embed_dim != teacher.embed_dim:
+        same = quote_field("spec.model.embedDim", student.embed_dim)
         message = (
-            f"{other.embed_dim} must equal {same} with `{SECTION}.features`, which compares hidden states. Choose "
+            f"{teacher.embed_dim} must equal {same} with `{SECTION}.features`, which compares hidden states. Choose "
             "models of the same width, or remove `features`."
         )
         yield Problem(
-            f"{TEACHER}.model.embedDim", other.embed_dim, message, (f"spec.model.embedDim: {other.embed_dim}",)
+            f"{TEACHER}.model.embedDim",
+            teacher.embed_dim,
+            message,
+            (f"spec.model.embedDim: {teacher.embed_dim}",),
         )
     seen = set()
     for number, pair in enumerate(distill.features.layers):
         for field, layer, limit, of_model in (
-            ("student", pair.student, own.num_layers, "spec.model.numLayers"),
-            ("teacher", pair.teacher, other.num_layers, f"{TEACHER}.model.numLayers"),
+            ("student", pair.student, student.num_layers, "spec.model.numLayers"),
+            ("teacher", pair.teacher, teacher.num_layers, f"{TEACHER}.model.numLayers"),
         ):
             if layer > limit:
                 message = f"{layer} must be at most {quote_field(of_model, limit)}."
@@ -221,7 +224,7 @@ RULES = (
     Rule(("objective", "model.vocabSize"), check_vocabularies),
     Rule(
         ("objective", *sorted({path for rule in _MODEL_RULES for path in rule.reads if not path.startswith("model")})),
-        check_teacher_model,
+        check_teacher,
     ),
     Rule(("objective", "checkpoint.uri", MOUNTS), check_teacher_source),
     Rule(("objective",), check_teacher_options),

@@ -50,28 +50,28 @@ def check_flags(spec: TrainingJobSpec) -> Iterator[Problem]:
     for at, variable in _plain_variables(spec):
         if variable.name not in (XLA_FLAGS, LIBTPU_FLAGS) or _is_flag_file(variable):
             continue
-        words = split_flags(variable.value or "")
-        corrected = [correct_flag(word) for word in words]
-        is_corrected = not any(_is_invalid(variable.name, word) for word in corrected)
+        flags = split_flags(variable.value or "")
+        corrected = [correct_flag(flag) for flag in flags]
+        is_corrected = not any(_is_invalid(variable.name, flag) for flag in corrected)
         nearest = (as_text(" ".join(corrected)),) if is_corrected else ()
-        for word in words:
-            if _is_invalid(variable.name, word):
-                message = f"{format_value(word)} {describe_flag_error(variable.name, word)}."
+        for flag in flags:
+            if _is_invalid(variable.name, flag):
+                message = f"{format_value(flag)} {describe_flag_error(variable.name, flag)}."
                 yield Problem(f"{at}.value", variable.value, message, nearest)
 
 
 def split_flags(value: str) -> list[str]:
-    """Return the words of a flags variable."""
+    """Return the flags of a flags variable."""
     return _WORD.findall(value)
 
 
-def describe_flag_error(variable: str, word: str) -> str:
-    """Return the correction that a word of a flags variable needs; empty if the word is a valid flag."""
+def describe_flag_error(variable: str, flag: str) -> str:
+    """Return the correction that a flag of a variable needs; empty if it is valid."""
     if special := sorted(
-        {character for character in word if character in DASHES or ord(character) in QUOTE_REPLACEMENTS}
+        {character for character in flag if character in DASHES or ord(character) in QUOTE_REPLACEMENTS}
     ):
         return f"must use `-` and straight quotes, but contains {' and '.join(special)}"
-    match = _FLAG.fullmatch(word)
+    match = _FLAG.fullmatch(flag)
     if match is None:
         return "must begin with `--` and a flag name, such as `--xla_dump_to=/shared/dump`"
     name, value = match.groups()
@@ -86,19 +86,21 @@ def describe_flag_error(variable: str, word: str) -> str:
     return "must be a number" if name in FLOAT_FLAGS and not _FLOAT.fullmatch(value) else ""
 
 
-def correct_flag(word: str) -> str:
-    """Return the flag that a word was probably meant to be, or the word itself if that is unclear."""
-    if "$(" in word:
-        return word
-    plain = word.translate(QUOTE_REPLACEMENTS)
-    if plain[:1] in ("'", '"') and plain[-1:] == plain[:1] and " " not in plain:
-        plain = plain[1:-1]
-    body = plain.lstrip("-" + DASHES)
+def correct_flag(flag: str) -> str:
+    """Return the flag that the user probably meant, or the text as it is if that is unclear."""
+    if "$(" in flag:
+        return flag
+    text = flag.translate(QUOTE_REPLACEMENTS)
+    if text[:1] in ("'", '"') and text[-1:] == text[:1] and " " not in text:
+        text = text[1:-1]
+    body = text.lstrip("-" + DASHES)
     name, equals, value = body.partition("=")
     value = value.translate(dict.fromkeys(map(ord, DASHES), "-"))
     if name in BOOL_FLAGS:
-        value = next((truth for truth, spellings in BOOL_SPELLINGS.items() if value.lower() in spellings), value)
-    return f"--{name}{equals}{value}" if _FLAG.fullmatch(f"--{name}") else word
+        value = next(
+            (bool_text for bool_text, spellings in BOOL_SPELLINGS.items() if value.lower() in spellings), value
+        )
+    return f"--{name}{equals}{value}" if _FLAG.fullmatch(f"--{name}") else flag
 
 
 def check_jax_variables(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -107,23 +109,23 @@ def check_jax_variables(spec: TrainingJobSpec) -> Iterator[Problem]:
         value, name = variable.value or "", variable.name
         if "$(" in value:
             continue
-        shown = format_value(value) if value else "the empty value"
+        value_text = format_value(value) if value else "the empty value"
         if name in BOOL_VARIABLES and value.lower() not in (*BOOL_SPELLINGS["true"], *BOOL_SPELLINGS["false"]):
-            message = f"{shown} must be `true` or `false`, because {name} is a boolean setting of JAX."
+            message = f"{value_text} must be `true` or `false`, because {name} is a boolean setting of JAX."
             yield Problem(f"{at}.value", value, message, ('"true"', '"false"'))
         elif name in INT_VARIABLES and not _INT.fullmatch(value):
             nearest = (f'"{int(float(value))}"',) if _FLOAT.fullmatch(value) and float(value).is_integer() else ()
-            message = f"{shown} must be a whole number, because {name} is an integer setting of JAX."
+            message = f"{value_text} must be a whole number, because {name} is an integer setting of JAX."
             yield Problem(f"{at}.value", value, message, nearest)
         elif name in FLOAT_VARIABLES and not _FLOAT.fullmatch(value):
-            message = f"{shown} must be a number, because {name} is a numeric setting of JAX."
+            message = f"{value_text} must be a number, because {name} is a numeric setting of JAX."
             yield Problem(f"{at}.value", value, message)
         elif name in CHOICE_VARIABLES and value not in CHOICE_VARIABLES[name]:
             choices = CHOICE_VARIABLES[name]
-            by_plain = {choice.lower(): choice for choice in choices}
-            near = get_close_matches(value.lower(), by_plain, n=1, cutoff=0.5)
-            message = f"{shown} must be one of {', '.join(choices)}."
-            yield Problem(f"{at}.value", value, message, tuple(as_text(by_plain[one]) for one in near))
+            by_lower_case = {choice.lower(): choice for choice in choices}
+            near = get_close_matches(value.lower(), by_lower_case, n=1, cutoff=0.5)
+            message = f"{value_text} must be one of {', '.join(choices)}."
+            yield Problem(f"{at}.value", value, message, tuple(as_text(by_lower_case[choice]) for choice in near))
 
 
 def warn_of_unknown_flags(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -131,9 +133,9 @@ def warn_of_unknown_flags(spec: TrainingJobSpec) -> Iterator[Problem]:
     for at, variable in _plain_variables(spec):
         if variable.name != XLA_FLAGS or _is_flag_file(variable):
             continue
-        words = split_flags(variable.value or "")
-        for word in words:
-            match = _FLAG.fullmatch(word)
+        flags = split_flags(variable.value or "")
+        for flag in flags:
+            match = _FLAG.fullmatch(flag)
             name = match[1] if match else ""
             if not name or name in FLAGS:
                 continue
@@ -142,8 +144,10 @@ def warn_of_unknown_flags(spec: TrainingJobSpec) -> Iterator[Problem]:
             if name.startswith(_TPU_ONLY):
                 message += f" Write libtpu flags to {LIBTPU_FLAGS}."
                 near = []
-            mended = (" ".join(other.replace(f"--{name}", f"--{one}") for other in words) for one in near)
-            yield Problem(f"{at}.value", variable.value, message, tuple(map(as_text, mended)))
+            corrected = (
+                " ".join(other.replace(f"--{name}", f"--{near_name}") for other in flags) for near_name in near
+            )
+            yield Problem(f"{at}.value", variable.value, message, tuple(map(as_text, corrected)))
 
 
 def warn_of_unknown_variables(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -160,14 +164,16 @@ def warn_of_repeated_flags(spec: TrainingJobSpec) -> Iterator[Problem]:
     """If a flag is set twice, its last value takes effect."""
     for at, variable in _plain_variables(spec):
         if variable.name in (XLA_FLAGS, LIBTPU_FLAGS):
-            names = [match[1] for word in split_flags(variable.value or "") if (match := _FLAG.fullmatch(word))]
-            for name in dict.fromkeys(one for number, one in enumerate(names) if one in names[:number]):
+            names = [match[1] for flag in split_flags(variable.value or "") if (match := _FLAG.fullmatch(flag))]
+            for name in dict.fromkeys(
+                flag_name for number, flag_name in enumerate(names) if flag_name in names[:number]
+            ):
                 message = f"--{name} should be set only once. Its last value takes effect."
                 yield Problem(f"{at}.value", variable.value, message)
 
 
-def _is_invalid(variable: str, word: str) -> bool:
-    return "$(" not in word and describe_flag_error(variable, word) != ""
+def _is_invalid(variable: str, flag: str) -> bool:
+    return "$(" not in flag and describe_flag_error(variable, flag) != ""
 
 
 def _plain_variables(spec: TrainingJobSpec) -> Iterator[tuple[str, EnvVar]]:

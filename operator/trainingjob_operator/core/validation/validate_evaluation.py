@@ -22,29 +22,30 @@ def check_evaluation_memory(spec: TrainingJobSpec, sizes: SizeOutcomes, hardware
         return
     usable = int(shape.memory_bytes * USABLE_MEMORY_SHARE)
     layouts = [size.layout for size in sizes.values() if isinstance(size, SizePlan) and size.layout]
-    for number, wanted in enumerate(one.max_per_device_batch for one in spec.evaluation):
-        planned = ((layout, layout.for_evaluation(wanted, spec.sequences_per_example)) for layout in layouts)
-        for layout, held_out in planned:
-            if held_out.rows_per_shard <= layout.rows_per_shard:
+    for number, max_batch in enumerate(evaluation.max_per_device_batch for evaluation in spec.evaluation):
+        planned = ((layout, layout.for_evaluation(max_batch, spec.sequences_per_example)) for layout in layouts)
+        for layout, evaluation_layout in planned:
+            if evaluation_layout.rows_per_shard <= layout.rows_per_shard:
                 continue
-            if (need := count_evaluation_bytes(spec, held_out)) > usable:
+            if (need := count_evaluation_bytes(spec, evaluation_layout)) > usable:
+                sequences = pluralize(evaluation_layout.rows_per_shard, "sequence")
                 message = (
-                    f"{wanted} lets a {shape.device_noun} evaluate {pluralize(held_out.rows_per_shard, 'sequence')} "
-                    f"at once on {pluralize(layout.num_slices, 'slice')}. They need about {format_size(need)}, and "
-                    f"must fit in the {format_size(usable)} of its usable memory."
+                    f"{max_batch} lets a {shape.device_noun} evaluate {sequences} at once on "
+                    f"{pluralize(layout.num_slices, 'slice')}. They need about {format_size(need)}, and must fit in "
+                    f"the {format_size(usable)} of its usable memory."
                 )
-                nearest = str(_find_limit(spec, layout, held_out, usable))
-                yield Problem(f"spec.evaluation[{number}].maxPerDeviceBatch", wanted, message, (nearest,))
+                nearest = str(_find_limit(spec, layout, evaluation_layout, usable))
+                yield Problem(f"spec.evaluation[{number}].maxPerDeviceBatch", max_batch, message, (nearest,))
                 break
 
 
-def _find_limit(spec: TrainingJobSpec, layout: Layout, held_out: Layout, usable: int) -> int:
+def _find_limit(spec: TrainingJobSpec, layout: Layout, evaluation_layout: Layout, usable: int) -> int:
     """Return the most examples at once that fit: those of a training step, if the estimate of no number fits."""
     per_example = spec.sequences_per_example
     fitting = (
         limit
-        for limit in list_smaller_limits(spec, held_out)
-        if count_evaluation_bytes(spec, held_out.for_evaluation(limit, per_example)) <= usable
+        for limit in list_smaller_limits(spec, evaluation_layout)
+        if count_evaluation_bytes(spec, evaluation_layout.for_evaluation(limit, per_example)) <= usable
     )
     return next(fitting, layout.rows_per_shard // per_example)
 

@@ -121,8 +121,10 @@ def warn_of_long_routing_groups(spec: TrainingJobSpec) -> Iterator[Problem]:
             f"routing groups of {tokens} tokens should be shorter. Routing to experts of width {width} and back costs "
             f"{format_percent(_routing_cost(tokens, width))} of the experts' FLOPs."
         )
-        cheap = [divisor for divisor in divisors(length) if _routing_cost(divisor, width) <= MAX_ROUTING_COST / 2]
-        yield Problem(f"{PATH}.groupLength", experts.group_length, message, tuple(str(one) for one in cheap[-1:]))
+        acceptable = [divisor for divisor in divisors(length) if _routing_cost(divisor, width) <= MAX_ROUTING_COST / 2]
+        yield Problem(
+            f"{PATH}.groupLength", experts.group_length, message, tuple(str(divisor) for divisor in acceptable[-1:])
+        )
 
 
 def _routing_cost(tokens: int, width: int) -> float:

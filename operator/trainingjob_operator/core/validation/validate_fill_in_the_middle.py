@@ -25,19 +25,19 @@ def check_middle_tokens(spec: TrainingJobSpec) -> Iterator[Problem]:
     settings = spec.data.fill_in_the_middle
     if settings is None:
         return
-    taken: dict[str, str] = {}
+    kind_by_token: dict[str, str] = {}
     tokens = {"prefix": settings.prefix_token, "suffix": settings.suffix_token, "middle": settings.middle_token}
     for kind, token in tokens.items():
-        if token in taken:
-            message = must_be_unique(token, f"`{taken[token]}Token`", "value")
+        if token in kind_by_token:
+            message = must_be_unique(token, f"`{kind_by_token[token]}Token`", "value")
             yield Problem(f"{FIELD}.{kind}Token", token, message)
-        taken.setdefault(token, kind)
+        kind_by_token.setdefault(token, kind)
 
 
 def check_middle_sources(spec: TrainingJobSpec) -> Iterator[Problem]:
     """`data.fillInTheMiddle` needs a source of plain text: answers and token ids stay as they are."""
     sources = spec.data.train
-    if spec.data.fill_in_the_middle and all(one.has_answers or FORMATS[one.format].has_ids for one in sources):
+    if spec.data.fill_in_the_middle and all(source.has_answers or FORMATS[source.format].has_ids for source in sources):
         reason = "no source of `spec.data.train` holds documents of plain text, but only answers or token ids"
         yield Problem(FIELD, None, f"{has_no_effect(reason)} Remove it.")
 

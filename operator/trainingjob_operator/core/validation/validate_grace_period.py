@@ -40,9 +40,11 @@ def check_grace(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def warn_of_spot_grace(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A preempted machine does not wait for the full grace period of its pods."""
-    grace, wanted = spec.runtime.termination_grace_period, spec.scheduling
-    keys = {*wanted.node_selector, *(toleration.key for toleration in wanted.tolerations)}
-    if seconds(grace) > SPOT_GRACE_SECONDS and (label := next((one for one in SPOT_LABELS if one in keys), None)):
+    grace, scheduling = spec.runtime.termination_grace_period, spec.scheduling
+    keys = {*scheduling.node_selector, *(toleration.key for toleration in scheduling.tolerations)}
+    if seconds(grace) > SPOT_GRACE_SECONDS and (
+        label := next((spot_label for spot_label in SPOT_LABELS if spot_label in keys), None)
+    ):
         message = (
             f"{grace} exceeds the {SPOT_GRACE_SECONDS} s that nodes with {label} grant a pod at preemption, unless the "
             "node pool extends them. The full period applies to all other deletions."
@@ -52,13 +54,13 @@ def warn_of_spot_grace(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def warn_of_short_grace(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
     """The network of a host must be able to transfer a save within the grace period."""
-    grace, left = plan.spec.runtime.termination_grace_period, plan.spec.runtime.trainer_grace_seconds
+    grace, save_seconds = plan.spec.runtime.termination_grace_period, plan.spec.runtime.trainer_grace_seconds
     save, rate = max_save_bytes(plan), plan.shape.network_per_host
-    if rate and save / rate > left:
+    if rate and save / rate > save_seconds:
         message = (
-            f"{grace} leaves {format_duration(left)} for a save. Each host saves {format_size(save)}, which takes "
-            f"{format_duration(save / rate)} at full network bandwidth. A deleted pod loses the steps since the newest "
-            "checkpoint."
+            f"{grace} leaves {format_duration(save_seconds)} for a save. Each host saves {format_size(save)}, which "
+            f"takes {format_duration(save / rate)} at full network bandwidth. A deleted pod loses the steps since the "
+            "newest checkpoint."
         )
         yield Problem(PATH, grace, message, (f"{math.ceil(save / rate) + AGENT_GRACE_SECONDS}s",))
 

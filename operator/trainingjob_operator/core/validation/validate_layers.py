@@ -62,9 +62,9 @@ def _find_kinds(spec: TrainingJobSpec) -> Iterator[tuple[str, LayerKind]]:
     """Yield all kinds of layers with their paths."""
     layers = spec.model.layers
     if layers:
-        for place, kinds in (("leading", layers.leading), ("pattern", layers.pattern)):
+        for section, kinds in (("leading", layers.leading), ("pattern", layers.pattern)):
             for number, kind in enumerate(kinds):
-                yield f"{LAYERS}.{place}[{number}]", kind
+                yield f"{LAYERS}.{section}[{number}]", kind
 
 
 _READS = ("model.layers", "model.attention", "model.experts", "model.positions")

@@ -73,7 +73,7 @@ def _find_activations(spec: TrainingJobSpec) -> list[str]:
     """Return the names of the activations of a model, in the order of their computation."""
     shard = Shard(spec.training.sequence_length, 1, dict(AxisDegrees().items()))
     blocks = resolve(spec.model).blocks
-    return list(dict.fromkeys(one.name for block in blocks for one in block.activations(shard)))
+    return list(dict.fromkeys(activation.name for block in blocks for activation in block.activations(shard)))
 
 
 def check_offload_platform(spec: TrainingJobSpec) -> Iterator[Problem]:

@@ -59,15 +59,15 @@ def check_topology(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Proble
 def check_slice_counts(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A job must set either `count`, or both `min` and `max`, and `min` must be at most `max`."""
     slices = spec.slices
-    written = {name: getattr(slices, name) for name in ("min", "max") if getattr(slices, name) is not None}
-    if slices.count is not None and written:
-        message = f"must not be set together with {join_words(f'`{name}`' for name in written)}. {_COUNT_OR_RANGE}"
+    bounds = {name: getattr(slices, name) for name in ("min", "max") if getattr(slices, name) is not None}
+    if slices.count is not None and bounds:
+        message = f"must not be set together with {join_words(f'`{name}`' for name in bounds)}. {_COUNT_OR_RANGE}"
         yield Problem("spec.slices.count", slices.count, message)
-    elif slices.count is None and not written:
+    elif slices.count is None and not bounds:
         message = f"must have a number of slices. {_COUNT_OR_RANGE}"
         yield Problem("spec.slices", None, message, ("count: 1", "min: 1 and max: 2"))
-    elif slices.count is None and len(written) == 1:
-        (name, value), missing = *written.items(), {"min": "max", "max": "min"}[next(iter(written))]
+    elif slices.count is None and len(bounds) == 1:
+        (name, value), missing = *bounds.items(), {"min": "max", "max": "min"}[next(iter(bounds))]
         message = f"must be set together with {quote_field(f'spec.slices.{name}', value)}. {_COUNT_OR_RANGE}"
         yield Problem(f"spec.slices.{missing}", None, message, (str(value),))
     elif slices.min is not None and slices.max is not None and slices.min > slices.max:
@@ -178,12 +178,12 @@ def warn_of_tensor_over_dcn(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def warn_of_context_over_dcn(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Context parallelism over DCN sends keys and values between slices in each layer."""
-    does = "all-gathers" if spec.parallelism.context.exchange == "gather" else "sends"
+    verb = "all-gathers" if spec.parallelism.context.exchange == "gather" else "sends"
     is_only_ring = spec.parallelism.context.exchange == "ring" and spec.parallelism.ici.context == 1
     yield from _warn_over_dcn(
         spec,
         "context",
-        f"{does} keys and values over the network between slices",
+        f"{verb} keys and values over the network between slices",
         "1 and spec.parallelism.context.exchange: gather" if is_only_ring else "1",
     )
 

@@ -104,7 +104,7 @@ def _check_fields(value: Any, path: str, owner: str, fields: tuple[str, ...]) ->
             close = get_close_matches(
                 str(name).lower(), {field_name.lower(): field_name for field_name in fields}, n=1, cutoff=0.6
             )
-            nearest = tuple(one for one in fields if one.lower() in close and value.get(one) is None)
+            nearest = tuple(field for field in fields if field.lower() in close and value.get(field) is None)
             message = f"{format_value(str(name))} is not a field of {owner}. It has {', '.join(fields)}."
             yield Problem(f"{path}{str(name)[:MAX_LABEL_LENGTH]}", content, message, nearest)
 
@@ -129,17 +129,17 @@ def check_metadata(job: Any) -> Iterator[Problem]:
             f"{format_value(namespace)} must have at most {MAX_LABEL_LENGTH} lower-case letters, digits and `-`, and "
             "begin and end with a letter or a digit."
         )
-        plain = slug(namespace)[:MAX_LABEL_LENGTH].strip("-")
-        yield Problem("metadata.namespace", namespace, message, (as_text(plain),) if plain else ())
+        corrected = slug(namespace)[:MAX_LABEL_LENGTH].strip("-")
+        yield Problem("metadata.namespace", namespace, message, (as_text(corrected),) if corrected else ())
 
 
-def _check_labels_or_annotations(field: str, marks: dict[str, Any]) -> Iterator[Problem]:
+def _check_labels_or_annotations(field: str, entries: dict[str, Any]) -> Iterator[Problem]:
     """Check labels or annotations."""
-    for key, value in marks.items():
+    for key, value in entries.items():
         path = f"metadata.{field}.{key}"
         is_label = field == "labels"
-        if flaw := describe_label_key_error(str(key) if is_label else str(key).lower()):
-            yield Problem(path, value, f"{format_value(str(key))} {flaw}")
+        if error := describe_label_key_error(str(key) if is_label else str(key).lower()):
+            yield Problem(path, value, f"{format_value(str(key))} {error}")
         elif not isinstance(value, str):
             yield Problem(path, value, *_must_be_text(value))
         elif is_label and (not _LABEL.fullmatch(value) or len(value) > MAX_LABEL_LENGTH):
@@ -147,9 +147,9 @@ def _check_labels_or_annotations(field: str, marks: dict[str, Any]) -> Iterator[
                 f"{format_value(value)} must have at most {MAX_LABEL_LENGTH} letters, digits, `-`, `_` and `.`, and "
                 "begin and end with a letter or a digit."
             )
-            plain = re.sub(r"[^\w.-]+", "-", value, flags=re.ASCII)[:MAX_LABEL_LENGTH].strip("-_.")
-            yield Problem(path, value, message, (as_text(plain),) if plain else ())
-    size = sum(len(str(key).encode()) + len(str(value).encode()) for key, value in marks.items())
+            corrected = re.sub(r"[^\w.-]+", "-", value, flags=re.ASCII)[:MAX_LABEL_LENGTH].strip("-_.")
+            yield Problem(path, value, message, (as_text(corrected),) if corrected else ())
+    size = sum(len(str(key).encode()) + len(str(value).encode()) for key, value in entries.items())
     if field == "annotations" and size > MAX_ANNOTATIONS:
         message = f"must have at most {MAX_ANNOTATIONS:,} bytes in total, but have {size:,}."
         yield Problem("metadata.annotations", None, message)
@@ -181,9 +181,13 @@ def _must_be_text(value: Any) -> tuple[str, tuple[str, ...]]:
 def warn_of_foreign_labels(job: Any) -> Iterator[Problem]:
     """Warn about labels and annotations of other tools, which have no effect on a TrainingJob."""
     for field in ("labels", "annotations"):
-        marks = get_value(job, "metadata", field)
-        for key, value in marks.items() if isinstance(marks, dict) else ():
-            known = [one for one in FOREIGN_LABELS if key == one or (one.endswith("/") and str(key).startswith(one))]
+        entries = get_value(job, "metadata", field)
+        for key, value in entries.items() if isinstance(entries, dict) else ():
+            known = [
+                label
+                for label in FOREIGN_LABELS
+                if key == label or (label.endswith("/") and str(key).startswith(label))
+            ]
             if not known or (key == QUEUE_LABEL and value == get_value(job, "spec", "scheduling", "queueName")):
                 continue
             message = f"has no effect on a TrainingJob. {FOREIGN_LABELS[max(known, key=len)]}"

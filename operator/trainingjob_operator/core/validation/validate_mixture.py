@@ -17,15 +17,15 @@ MAX_NAMES = 4
 def check_weights(spec: TrainingJobSpec) -> Iterator[Problem]:
     """All sources of `data.train` must have a `weight`, or none, and one of the weights must be above 0."""
     weights = [source.weight for source in spec.data.train]
-    given = [number for number, weight in enumerate(weights) if weight is not None]
-    if given and len(given) < len(weights):
-        first = quote_field(f"{TRAIN}[{given[0]}].weight", weights[given[0]])
+    weighted = [number for number, weight in enumerate(weights) if weight is not None]
+    if weighted and len(weighted) < len(weights):
+        first = quote_field(f"{TRAIN}[{weighted[0]}].weight", weights[weighted[0]])
         for number, weight in enumerate(weights):
             if weight is None:
                 message = f"must be set, because {first} is. Weights are relative to each other: set all, or none."
                 yield Problem(f"{TRAIN}[{number}].weight", None, message)
-    elif given and not any(weights):
-        yield Problem(f"{TRAIN}[0].weight", weights[0], _one_above_zero("all sources"), ("1",))
+    elif weighted and not any(weights):
+        yield Problem(f"{TRAIN}[0].weight", weights[0], _describe_zero_weights("all sources"), ("1",))
 
 
 def check_weight_schedule(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -35,7 +35,7 @@ def check_weight_schedule(spec: TrainingJobSpec) -> Iterator[Problem]:
         at = f"{SCHEDULE}[{number}]"
         yield from _check_names(at, phase.weights, names)
         if not any(phase.weights.values()):
-            yield Problem(f"{at}.weights", dict(phase.weights), _one_above_zero("the sources of a phase"))
+            yield Problem(f"{at}.weights", dict(phase.weights), _describe_zero_weights("the sources of a phase"))
 
 
 def _check_names(at: str, weights: Mapping[str, float], names: tuple[str, ...]) -> Iterator[Problem]:
@@ -46,8 +46,8 @@ def _check_names(at: str, weights: Mapping[str, float], names: tuple[str, ...]) 
             yield Problem(f"{at}.weights.{name}", name, message)
 
 
-def _one_above_zero(whose: str) -> str:
-    return f"must not be 0 for {whose}. No text would be left to train on."
+def _describe_zero_weights(owner: str) -> str:
+    return f"must not be 0 for {owner}. No text would be left to train on."
 
 
 def warn_of_unread_sources(spec: TrainingJobSpec) -> Iterator[Problem]:

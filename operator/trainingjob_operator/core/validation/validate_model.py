@@ -44,7 +44,7 @@ def check_default_head_dim(spec: TrainingJobSpec) -> Iterator[Problem]:
         ratio = f"{quote_field('spec.model.embedDim', width)} / {quote_field('spec.model.numHeads', heads)}"
         message = f"must be set, because its default, {ratio}, is not an even number from 2 to {MAX_HEAD_DIM}."
         below = min(int(exact) // 2 * 2, MAX_HEAD_DIM)
-        nearest = [str(one) for one in (below, below + 2) if 2 <= one <= MAX_HEAD_DIM]
+        nearest = [str(head_dim) for head_dim in (below, below + 2) if 2 <= head_dim <= MAX_HEAD_DIM]
         yield Problem("spec.model.headDim", None, message, tuple(nearest))
 
 
@@ -53,7 +53,7 @@ def check_latent_heads(spec: TrainingJobSpec) -> Iterator[Problem]:
     model, attention = spec.model, spec.model.attention
     if model.latent_attention is None:
         return
-    given = {
+    options = {
         "numKvHeads": model.num_kv_heads,
         "headDim": model.head_dim,
         "attention.queryKeyNorm": attention.query_key_norm,
@@ -61,7 +61,7 @@ def check_latent_heads(spec: TrainingJobSpec) -> Iterator[Problem]:
         "attention.sinks": attention.sinks or None,
         "attention.temperatureTuning": attention.temperature_tuning,
     }
-    for field, value in given.items():
+    for field, value in options.items():
         if value is not None:
             message = "must not be set with `spec.model.latentAttention`, which has no such option. Remove it."
             yield Problem(f"{MODEL}.{field}", value, message)
@@ -117,10 +117,10 @@ def _find_ropes(spec: TrainingJobSpec) -> Iterator[tuple[str, Rope]]:
     yield f"{MODEL}.rope", spec.model.rope
     layers = spec.model.layers
     if layers:
-        for place, kinds in (("leading", layers.leading), ("pattern", layers.pattern)):
+        for section, kinds in (("leading", layers.leading), ("pattern", layers.pattern)):
             for number, kind in enumerate(kinds):
                 if kind.rope:
-                    yield f"{MODEL}.layers.{place}[{number}].rope", kind.rope
+                    yield f"{MODEL}.layers.{section}[{number}].rope", kind.rope
 
 
 def _check_rotated_features(spec: TrainingJobSpec, path: str, rope: Rope) -> Iterator[Problem]:
@@ -139,21 +139,25 @@ def _check_scaling(path: str, rope: Rope) -> Iterator[Problem]:
     scaling = rope.scaling
     if scaling is None:
         return
-    place = f"{path}.scaling"
+    scaling_path = f"{path}.scaling"
     if scaling.type != "linear" and scaling.original_length is None:
-        message = f"must be set with `{place}.type: {scaling.type}`. It is the sequence length before the scaling."
-        yield Problem(f"{place}.originalLength", None, message, (f"{place}.type: linear",))
+        message = (
+            f"must be set with `{scaling_path}.type: {scaling.type}`. It is the sequence length before the scaling."
+        )
+        yield Problem(f"{scaling_path}.originalLength", None, message, (f"{scaling_path}.type: linear",))
     for kind, options in (("llama3", scaling.llama3), ("yarn", scaling.yarn)):
         if options is not None and kind != scaling.type:
-            message = f"must not be set with `{place}.type: {scaling.type}`. Remove it, or change the type."
-            shown = options.model_dump(by_alias=True)
-            yield Problem(f"{place}.{kind}", shown, message, (f"{place}.type: {kind}",))
+            message = f"must not be set with `{scaling_path}.type: {scaling.type}`. Remove it, or change the type."
+            value = options.model_dump(by_alias=True)
+            yield Problem(f"{scaling_path}.{kind}", value, message, (f"{scaling_path}.type: {kind}",))
     if scaling.llama3:
         low, high = scaling.llama3.low_frequency, scaling.llama3.high_frequency
-        yield from _check_order(f"{place}.llama3.lowFrequency", low, f"{place}.llama3.highFrequency", high)
+        yield from _check_order(
+            f"{scaling_path}.llama3.lowFrequency", low, f"{scaling_path}.llama3.highFrequency", high
+        )
     if scaling.yarn:
         slow, fast = scaling.yarn.beta_slow, scaling.yarn.beta_fast
-        yield from _check_order(f"{place}.yarn.betaSlow", slow, f"{place}.yarn.betaFast", fast)
+        yield from _check_order(f"{scaling_path}.yarn.betaSlow", slow, f"{scaling_path}.yarn.betaFast", fast)
 
 
 def _check_order(low_path: str, low: float, high_path: str, high: float) -> Iterator[Problem]:

@@ -87,8 +87,8 @@ def _split_domain(repository: str) -> tuple[str, str]:
 
 
 def _correct_image(image: str) -> str:
-    plain = image.partition("://")[2] if "://" in image else image
-    name, at, digest = plain.partition("@")
+    reference = image.partition("://")[2] if "://" in image else image
+    name, at, digest = reference.partition("@")
     repository, tag = _split_tag(name)
     domain, path = _split_domain(repository)
     path = re.sub(r"/{2,}", "/", path.lower().strip("/"))
@@ -112,8 +112,8 @@ def check_object_names(spec: TrainingJobSpec) -> Iterator[Problem]:
             message = (
                 f"{format_value(name)} must have a letter or a digit on both sides of each dot, like every object name."
             )
-            mended = ".".join(part for label_part in name.split(".") if (part := label_part.strip("-")))
-            yield Problem(f"spec.{path}", name, message, (as_text(mended),))
+            corrected = ".".join(part for label_part in name.split(".") if (part := label_part.strip("-")))
+            yield Problem(f"spec.{path}", name, message, (as_text(corrected),))
 
 
 def check_queue_name(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -149,14 +149,14 @@ def check_label_keys(spec: TrainingJobSpec) -> Iterator[Problem]:
     scheduling = spec.scheduling
     keys = {
         **{f"nodeSelector.{key}": key for key in scheduling.node_selector},
-        **{f"tolerations[{number}].key": one.key for number, one in enumerate(scheduling.tolerations)},
+        **{f"tolerations[{number}].key": toleration.key for number, toleration in enumerate(scheduling.tolerations)},
         "exclusiveTopology": scheduling.exclusive_topology,
         "requiredTopology": scheduling.required_topology,
         "preferredTopology": scheduling.preferred_topology,
     }
     for path, key in keys.items():
-        if key is not None and (flaw := describe_label_key_error(key)):
-            yield Problem(f"spec.scheduling.{path}", key, f"{format_value(key)} {flaw}")
+        if key is not None and (error := describe_label_key_error(key)):
+            yield Problem(f"spec.scheduling.{path}", key, f"{format_value(key)} {error}")
 
 
 def describe_label_key_error(key: str) -> str:

@@ -15,12 +15,12 @@ def check_prediction(spec: TrainingJobSpec) -> Iterator[Problem]:
     prediction = spec.model.multi_token_prediction
     if prediction is None:
         return
-    shown = prediction.model_dump(by_alias=True)
+    value = prediction.model_dump(by_alias=True)
     if "*" not in spec.optimizer.trainable:
         message = "must not be set with frozen tensors. The modules are trained with all tensors of the model."
-        yield Problem(PREDICTION, shown, message, ('spec.optimizer.trainable: ["*"]',))
+        yield Problem(PREDICTION, value, message, ('spec.optimizer.trainable: ["*"]',))
     if spec.lora is not None:
-        yield Problem(PREDICTION, shown, "must not be set with `spec.lora`. The modules have no adapters. Remove one.")
+        yield Problem(PREDICTION, value, "must not be set with `spec.lora`. The modules have no adapters. Remove one.")
     length = spec.training.sequence_length
     if prediction.depth >= length:
         limit = quote_field("spec.training.sequenceLength", length)

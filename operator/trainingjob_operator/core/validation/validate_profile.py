@@ -32,9 +32,9 @@ def check_profile(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Problem
 
 def _check_mounts(spec: TrainingJobSpec, profile: PodProfile | None) -> Iterator[Problem]:
     mounts = profile.container.get("volumeMounts", []) if profile else []
-    taken = {str(mount.get("mountPath", "")).rstrip("/"): mount["name"] for mount in mounts}
+    volume_by_path = {str(mount.get("mountPath", "")).rstrip("/"): mount["name"] for mount in mounts}
     for number, volume in enumerate(spec.runtime.volumes):
-        name = taken.get(volume.mount_path.rstrip("/"))
+        name = volume_by_path.get(volume.mount_path.rstrip("/"))
         if profile and name is not None:
             message = (
                 f"{volume.mount_path} must be another folder: the pod profile {profile.name} mounts its volume {name} "

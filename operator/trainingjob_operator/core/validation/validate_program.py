@@ -69,9 +69,12 @@ def check_placeholders(spec: TrainingJobSpec) -> Iterator[Problem]:
         for name in dict.fromkeys(PLACEHOLDER.findall(argument)):
             if name not in PLACEHOLDERS:
                 nearest = tuple(
-                    argument.replace(f"{{{name}}}", f"{{{one}}}") for one in nearest_names(name, PLACEHOLDERS)
+                    argument.replace(f"{{{name}}}", f"{{{placeholder}}}")
+                    for placeholder in nearest_names(name, PLACEHOLDERS)
                 )
-                message = f"{{{name}}} must be one of {', '.join(f'{{{one}}}' for one in PLACEHOLDERS)}."
+                message = (
+                    f"{{{name}}} must be one of {', '.join(f'{{{placeholder}}}' for placeholder in PLACEHOLDERS)}."
+                )
                 yield Problem(f"spec.program.command[{number}]", argument, message, nearest)
 
 
@@ -98,10 +101,10 @@ def _must_be_absent(*path: str, default: object) -> Rule:
         for name in path:
             value = getattr(value, name)
         if spec.command_program and spec.command_program.command and value != default:
-            yield Problem(f"spec.{place}", _to_json(value), MUST_BE_ABSENT)
+            yield Problem(f"spec.{field}", _to_json(value), MUST_BE_ABSENT)
 
-    place = ".".join(map(to_camel, path))
-    return Rule(("program", place), check)
+    field = ".".join(map(to_camel, path))
+    return Rule(("program", field), check)
 
 
 def _to_json(value: Any) -> object:

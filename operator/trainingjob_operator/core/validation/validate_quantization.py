@@ -27,15 +27,19 @@ def check_type(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Problem]:
     quantization = spec.precision.quantization
     if row is None or quantization is None or _multiplies(row.rates, quantization.type):
         return
-    own = [one for one in TYPES if _multiplies(row.rates, one)]
-    others = [one.name for one in hardware.accelerators_by_name.values() if one.rates.quantized(quantization.type)]
-    must = f"must be {join_words(own)}" if own else "must not be set"
+    supported_types = [quantized_type for quantized_type in TYPES if _multiplies(row.rates, quantized_type)]
+    others = [
+        accelerator.name
+        for accelerator in hardware.accelerators_by_name.values()
+        if accelerator.rates.quantized(quantization.type)
+    ]
+    requirement = f"must be {join_words(supported_types)}" if supported_types else "must not be set"
     elsewhere = f" {join_words(others)} multiply in {quantization.type}." if others else ""
     message = (
-        f"{quantization.type} {must} on {quote_field('spec.slices.accelerator', row.name)}, which does not multiply in "
-        f"{quantization.type}.{elsewhere}"
+        f"{quantization.type} {requirement} on {quote_field('spec.slices.accelerator', row.name)}, which does not "
+        f"multiply in {quantization.type}.{elsewhere}"
     )
-    yield Problem(TYPE, quantization.type, message, tuple(own))
+    yield Problem(TYPE, quantization.type, message, tuple(supported_types))
 
 
 def _multiplies(rates: Rates, quantized_type: QuantizedType) -> bool:
@@ -72,7 +76,9 @@ def warn_of_slow_type(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Pro
         yield Problem(TYPE, quantization.type, message)
     row = hardware.accelerators_by_name.get(accelerator)
     if row and 0 < row.rates.quantized(quantization.type) <= row.rates.bfloat16:
-        faster = tuple(one for one in TYPES if row.rates.quantized(one) > row.rates.bfloat16)
+        faster = tuple(
+            quantized_type for quantized_type in TYPES if row.rates.quantized(quantized_type) > row.rates.bfloat16
+        )
         message = f"{quantization.type} matmuls are not faster than bfloat16 ones on {accelerator}."
         yield Problem(TYPE, quantization.type, message, faster)
 
@@ -86,7 +92,7 @@ def warn_of_excluded_matrices(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def _excludes_all(spec: TrainingJobSpec, quantization: Quantization) -> bool:
-    return all(matches_any(one.name, quantization.exclude) for one in list_quantizable(resolve(spec.model)))
+    return all(matches_any(matrix.name, quantization.exclude) for matrix in list_quantizable(resolve(spec.model)))
 
 
 _READS = ("precision.quantization", "slices.accelerator")

@@ -35,7 +35,8 @@ def check_intervals(spec: TrainingJobSpec) -> Iterator[Problem]:
     """With `parallelism.replicas`, the steps between saves and evaluations must be a multiple of `syncEvery`."""
     replicas = spec.parallelism.replicas
     intervals = {"spec.checkpoint.save.everySteps": spec.checkpoint.save.every_steps} | {
-        f"spec.evaluation[{place}].everySteps": one.every_steps for place, one in enumerate(spec.evaluation)
+        f"spec.evaluation[{index}].everySteps": evaluation.every_steps
+        for index, evaluation in enumerate(spec.evaluation)
     }
     for path, every in intervals.items():
         if replicas and every % replicas.sync_every:

@@ -33,7 +33,10 @@ def check_stages(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def _nearest_end(stage: KeepStage, start: int, later: tuple[KeepStage, ...]) -> tuple[str, ...]:
     """Return the first end at which a stage keeps a step, or the last one before the later stages end."""
-    limit = min((one.until - 1 for one in later if one.until and one.until > start), default=MAX_STEPS)
+    limit = min(
+        (later_stage.until - 1 for later_stage in later if later_stage.until and later_stage.until > start),
+        default=MAX_STEPS,
+    )
     end = min(start // stage.every * stage.every + stage.every, limit)
     return (str(end),) if end > start else ()
 
@@ -75,7 +78,9 @@ def warn_of_unaligned_stages(spec: TrainingJobSpec) -> Iterator[Problem]:
                 f"{stage.every} should be a multiple of {quote_field('spec.checkpoint.save.everySteps', save)}. Only "
                 "saved steps can be kept."
             )
-            nearest = [one for one in nearest_multiples(save, stage.every) if _last_multiple(one, start, end)]
+            nearest = [
+                multiple for multiple in nearest_multiples(save, stage.every) if _last_multiple(multiple, start, end)
+            ]
             yield Problem(f"{path}.every", stage.every, message, tuple(map(str, nearest or [saved])))
 
 

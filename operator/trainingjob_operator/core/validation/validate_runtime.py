@@ -112,10 +112,10 @@ def check_node_selector(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[P
     """A node selector must not contradict the accelerator's node labels, which follow from `slices`."""
     shape = hardware.find_shape(spec.slices.accelerator, spec.slices.topology)
     for key, value in shape.node_labels if shape else ():
-        written = spec.scheduling.node_selector.get(key, value)
-        if written != value:
-            message = f"{written} must be {value}, which follows from `spec.slices`. Remove the label."
-            yield Problem(f"spec.scheduling.nodeSelector.{key}", written, message, (value,))
+        selected = spec.scheduling.node_selector.get(key, value)
+        if selected != value:
+            message = f"{selected} must be {value}, which follows from `spec.slices`. Remove the label."
+            yield Problem(f"spec.scheduling.nodeSelector.{key}", selected, message, (value,))
 
 
 def check_heartbeat_timeout(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -279,8 +279,8 @@ def warn_of_unused_flags(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def _world_flags(variable: EnvVar) -> list[str]:
     """Return the flags with which a variable would configure a world."""
-    words = (variable.value or "").split() if variable.name == LIBTPU_FLAGS else []
-    return [flag for word in words if (flag := word.partition("=")[0].lstrip("-")) in WORLD_FLAGS]
+    flags = (variable.value or "").split() if variable.name == LIBTPU_FLAGS else []
+    return [flag for text in flags if (flag := text.partition("=")[0].lstrip("-")) in WORLD_FLAGS]
 
 
 def _value_sources(variable: EnvVar) -> list[str]:

@@ -25,27 +25,29 @@ UNKNOWN_TOKENS = 1
 
 def check_sample_prompts(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A sample must have either `prompt`, or `messages` that do not end with one of the assistant."""
-    for one in list_samples(spec):
-        messages = one.sample.messages
-        if one.sample.prompt is None and not messages:
-            yield Problem(f"{one.path}.prompt", None, 'must be set. Write for example `prompt: "Once upon a time"`.')
-        elif one.sample.prompt is not None and messages:
+    for placed_sample in list_samples(spec):
+        messages = placed_sample.sample.messages
+        if placed_sample.sample.prompt is None and not messages:
+            yield Problem(
+                f"{placed_sample.path}.prompt", None, 'must be set. Write for example `prompt: "Once upon a time"`.'
+            )
+        elif placed_sample.sample.prompt is not None and messages:
             message = "must not be set with `messages`: a sample has one prompt. Remove one of the two."
-            yield Problem(f"{one.path}.prompt", one.sample.prompt, message)
+            yield Problem(f"{placed_sample.path}.prompt", placed_sample.sample.prompt, message)
         if messages and messages[-1].role == "assistant":
             message = "must not be assistant in the last message: the model writes the answer. Remove the message."
-            yield Problem(f"{one.path}.messages[{len(messages) - 1}].role", "assistant", message)
+            yield Problem(f"{placed_sample.path}.messages[{len(messages) - 1}].role", "assistant", message)
 
 
 def check_sample_steps(spec: TrainingJobSpec) -> Iterator[Problem]:
     """`samples[].everySteps` must be a multiple of the evaluation's `everySteps`."""
-    for one in list_samples(spec):
-        every, of_evaluation = one.sample.every_steps, one.evaluation.every_steps
+    for placed_sample in list_samples(spec):
+        every, of_evaluation = placed_sample.sample.every_steps, placed_sample.evaluation.every_steps
         if every is not None and every % of_evaluation:
-            field = f"{one.evaluation_path}.everySteps"
+            field = f"{placed_sample.evaluation_path}.everySteps"
             message = f"{every} must be a multiple of {quote_field(field, of_evaluation)}."
             nearest = tuple(str(multiple) for multiple in nearest_multiples(of_evaluation, every))
-            yield Problem(f"{one.path}.everySteps", every, message, nearest)
+            yield Problem(f"{placed_sample.path}.everySteps", every, message, nearest)
 
 
 def check_sample_positions(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -75,9 +77,9 @@ def warn_of_long_samples(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def _list_prompts(spec: TrainingJobSpec) -> Iterator[tuple[str, TextSample, int]]:
     """Yield each sample with its path, and the tokens of its prompt: one, if only hosts can count them."""
-    for one in list_samples(spec):
-        prompt = one.sample.prompt if spec.tokenizer.type == "byte" else None
-        yield one.path, one.sample, count_prompt_bytes(prompt) if prompt else UNKNOWN_TOKENS
+    for placed_sample in list_samples(spec):
+        prompt = placed_sample.sample.prompt if spec.tokenizer.type == "byte" else None
+        yield placed_sample.path, placed_sample.sample, count_prompt_bytes(prompt) if prompt else UNKNOWN_TOKENS
 
 
 def _describe_prompt(num_tokens: int) -> str:
@@ -93,7 +95,9 @@ def check_sample_memory(spec: TrainingJobSpec, sizes: SizeOutcomes, hardware: Ha
         return
     usable = int(shape.memory_bytes * USABLE_MEMORY_SHARE)
     planned = (size for size in sizes.values() if isinstance(size, SizePlan))
-    for size in [one for one in planned if _cache_bytes(spec, one) > _free_bytes(spec, one, usable)][:1]:
+    for size in [
+        size_plan for size_plan in planned if _cache_bytes(spec, size_plan) > _free_bytes(spec, size_plan, usable)
+    ][:1]:
         path = f"{next(list_samples(spec)).evaluation_path}.samples"
         need, free = format_size(_cache_bytes(spec, size)), format_size(max(_free_bytes(spec, size, usable), 0))
         message = (

@@ -23,8 +23,8 @@ from trainingjob_operator.core.validation.rule import Rule, find_unused_alternat
 def check_kind(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Of `schedule.wsd` and `schedule.polynomial`, only the one that `schedule.type` names may be set."""
     schedule = spec.schedule
-    given = {"wsd": schedule.wsd, "polynomial": schedule.polynomial}
-    yield from find_unused_alternatives(SCHEDULE, schedule.type, given)
+    objects = {"wsd": schedule.wsd, "polynomial": schedule.polynomial}
+    yield from find_unused_alternatives(SCHEDULE, schedule.type, objects)
 
 
 def warn_of_empty_share(spec: TrainingJobSpec) -> Iterator[Problem]:

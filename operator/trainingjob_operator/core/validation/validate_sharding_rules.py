@@ -25,22 +25,22 @@ def check_repeated_axes(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def check_shared_axes(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A mesh axis must shard at most one dimension of a tensor."""
-    written, leaves = spec.parallelism.rules.overrides(), resolve(spec.model).tensors
-    rules = merge_rules(written)
+    overrides, leaves = spec.parallelism.rules.overrides(), resolve(spec.model).tensors
+    rules = merge_rules(overrides)
     checked: list[str] = []
-    for name, axes in written.items():
+    for name, axes in overrides.items():
         checked.append(name)
-        taken = {
+        conflicts = {
             axis: f"{axis} already shards `{_field_name(other)}` of the parameter `{leaf.name}`"
             for leaf in leaves
             for other in leaf.axes
-            if name in leaf.axes and (other not in written or other in checked[:-1])
+            if name in leaf.axes and (other not in overrides or other in checked[:-1])
             for axis in rules[other]
             if axis in axes
         }
-        if taken:
-            message = f"{join_words(taken.values())}. An axis must shard at most one dimension of a tensor."
-            rest = tuple(axis for axis in axes if axis not in taken)
+        if conflicts:
+            message = f"{join_words(conflicts.values())}. An axis must shard at most one dimension of a tensor."
+            rest = tuple(axis for axis in axes if axis not in conflicts)
             yield Problem(rule_path(name), list(axes), message, (format_axes(rest),))
 
 

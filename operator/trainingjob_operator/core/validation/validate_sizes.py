@@ -58,13 +58,13 @@ def check_smallest_size(_spec: TrainingJobSpec, sizes: SizeOutcomes, _hardware: 
 
 def check_allowed_sizes(spec: TrainingJobSpec, sizes: SizeOutcomes, _hardware: Hardware) -> Iterator[Problem]:
     """The job must be able to train on each number of slices in `slices.allowed`."""
-    for place, num_slices in enumerate(spec.slices.allowed or ()):
+    for index, num_slices in enumerate(spec.slices.allowed or ()):
         outcome = sizes.get(num_slices)
         if isinstance(outcome, list) and num_slices != spec.slices.min_slices:
             message = (
                 f"the job cannot train on {pluralize(num_slices, 'slice')}. `{outcome[0].path}`: {outcome[0].message}"
             )
-            yield Problem(f"spec.slices.allowed[{place}]", num_slices, message)
+            yield Problem(f"spec.slices.allowed[{index}]", num_slices, message)
 
 
 def warn_of_excluded_sizes(_plan: Plan, sizes: SizeOutcomes) -> Iterator[Problem]:
@@ -224,13 +224,13 @@ def _nearest_batches(batch: int, splits: set[int]) -> tuple[str, ...]:
 
     Any multiple of the most shards has little padding from ten times that number on.
     """
-    most = max(splits)
-    multiples = range(most, 11 * most + 1, most)
-    good = [
+    largest_split = max(splits)
+    multiples = range(largest_split, 11 * largest_split + 1, largest_split)
+    acceptable = [
         multiple
         for multiple in multiples
         if all(_padding_share(multiple, split) <= MAX_PADDING_SHARE for split in splits)
     ]
-    below = [multiple for multiple in good if multiple < batch][-1:]
-    above = [multiple for multiple in good if multiple > batch][:1]
+    below = [multiple for multiple in acceptable if multiple < batch][-1:]
+    above = [multiple for multiple in acceptable if multiple > batch][:1]
     return tuple(str(multiple) for multiple in (*below, *above))

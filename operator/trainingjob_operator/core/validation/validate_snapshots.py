@@ -69,11 +69,13 @@ def _find_fixes(
     """Yield fixes: snapshots on disk, less memory for the container, the next larger slice with enough host memory."""
     if copies > 1 and _needed_bytes(spec, shape, snapshot, count_copies_in_memory(DISK)) <= _usable_bytes(shape):
         yield f"spec.checkpoint.snapshots.medium: {DISK}"
-    left = (_usable_bytes(shape) - copies * snapshot - shape.shm_bytes) // _GIB * _GIB
-    if left >= parse_bytes(Resources().memory):
-        yield f"spec.runtime.resources.memory: {format_bytes(left)}"
+    remaining = (_usable_bytes(shape) - copies * snapshot - shape.shm_bytes) // _GIB * _GIB
+    if remaining >= parse_bytes(Resources().memory):
+        yield f"spec.runtime.resources.memory: {format_bytes(remaining)}"
     larger = (hardware.find_shape(shape.accelerator, topology) for topology in hardware.larger_topologies(shape))
-    fitting = next((one for one in larger if one and _fits(spec, one, copies)), None)
+    fitting = next(
+        (larger_shape for larger_shape in larger if larger_shape and _fits(spec, larger_shape, copies)), None
+    )
     if fitting:
         yield f"spec.slices.topology: {as_text(fitting.topology)}"
     yield "null (no snapshots)"
@@ -124,7 +126,7 @@ def _snapshot_cost(plan: Plan) -> PlannedSnapshotCost | None:  # None: no snapsh
     rooflines = predict_sizes(plan)
     if plan.snapshots is None or not plan.shape.rates.host or not rooflines:
         return None
-    num_slices, step = min(rooflines.items(), key=lambda one: one[1].seconds)
+    num_slices, step = min(rooflines.items(), key=lambda item: item[1].seconds)
     spec, shape, layout = plan.spec, plan.shape, plan.layout(num_slices)
     share = snapshot_cost_share(spec, shape, layout, plan.snapshots.every_steps, step.seconds)
     return PlannedSnapshotCost(num_slices, share, min_interval_steps(spec, shape, layout, step.seconds))

@@ -57,7 +57,7 @@ def check_hub_files(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def check_hub_token(spec: TrainingJobSpec) -> Iterator[Problem]:
     """`data.token` requires a source with `huggingFace`. A job has one token for the hub."""
-    has_source = any(one.hugging_face for _, sources in list_sources(spec) for one in sources)
+    has_source = any(source.hugging_face for _, sources in list_sources(spec) for source in sources)
     if spec.data.token and not has_source:
         message = "must not be set without a source with `huggingFace`. Files of a path need no token. Remove it."
         yield Problem(TOKEN, None, message)

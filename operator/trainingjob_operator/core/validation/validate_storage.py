@@ -69,22 +69,22 @@ def check_bucket(path: str, uri: str) -> Iterator[Problem]:
 
 def check_volumes(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Names and mount paths of volumes must be unique, and mount paths must not overlap folders of the pod."""
-    taken = {volume.name for volume in spec.runtime.volumes}
+    used_names = {volume.name for volume in spec.runtime.volumes}
     for number, volume in enumerate(spec.runtime.volumes):
         at, earlier = f"spec.runtime.volumes[{number}]", spec.runtime.volumes[:number]
         nearest = (_free_mount(spec, volume.name),)
         mount = PurePosixPath(volume.mount_path)
-        if volume.name in {one.name for one in earlier}:
+        if volume.name in {earlier_volume.name for earlier_volume in earlier}:
             message = must_be_unique(volume.name, "an earlier volume")
-            free = unused_name(volume.name, taken, MAX_SHORT_NAME)
-            taken.add(free)
+            free = unused_name(volume.name, used_names, MAX_SHORT_NAME)
+            used_names.add(free)
             yield Problem(f"{at}.name", volume.name, message, (free,))
         if ".." in mount.parts:
             yield Problem(f"{at}.mountPath", volume.mount_path, must_be_direct(mount))
         elif is_reserved(volume.mount_path):
             message = f"{mount} must not be, contain or lie in a folder that the pod itself needs."
             yield Problem(f"{at}.mountPath", volume.mount_path, message, nearest)
-        elif mount in {PurePosixPath(one.mount_path) for one in earlier}:
+        elif mount in {PurePosixPath(earlier_volume.mount_path) for earlier_volume in earlier}:
             message = must_be_unique(str(mount), "an earlier volume", "mount path")
             yield Problem(f"{at}.mountPath", volume.mount_path, message, nearest)
 
@@ -121,9 +121,9 @@ def warn_of_unused_cache_path(spec: TrainingJobSpec) -> Iterator[Problem]:
         )
 
 
-def folders_overlap(one: PurePosixPath, other: PurePosixPath) -> bool:
+def folders_overlap(folder: PurePosixPath, other: PurePosixPath) -> bool:
     """Return whether one folder contains the other. Those of buckets begin with the scheme and the bucket."""
-    return one.is_relative_to(other) or other.is_relative_to(one)
+    return folder.is_relative_to(other) or other.is_relative_to(folder)
 
 
 def find_volume(spec: TrainingJobSpec, path: PurePosixPath) -> Volume | None:  # None: on no volume
@@ -134,14 +134,16 @@ def find_volume(spec: TrainingJobSpec, path: PurePosixPath) -> Volume | None:  #
 
 def writable_mounts(spec: TrainingJobSpec) -> list[str]:
     """Return the mount paths of writable volumes, whose files outlive the pod."""
-    return [one.mount_path for one in spec.runtime.volumes if not (one.read_only or is_reserved(one.mount_path))]
+    return [
+        volume.mount_path for volume in spec.runtime.volumes if not (volume.read_only or is_reserved(volume.mount_path))
+    ]
 
 
 def _free_mount(spec: TrainingJobSpec, name: str) -> str:
     """Return an unused mount path for a volume."""
-    taken = {str(PurePosixPath(volume.mount_path)) for volume in spec.runtime.volumes}
+    used_paths = {str(PurePosixPath(volume.mount_path)) for volume in spec.runtime.volumes}
     path = f"/mnt/{name}"
-    return unused_name(path, taken, MAX_PATH) if path in taken else path
+    return unused_name(path, used_paths, MAX_PATH) if path in used_paths else path
 
 
 RULES = (

@@ -31,15 +31,15 @@ def check_learning_rates(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Each pattern of `optimizer.learningRates` must match a trained tensor, and be listed once."""
     names = [tensor.name for tensor in resolve_network(spec).tensors if tensor.is_trainable]
     rates = spec.optimizer.learning_rates
-    for number, one in enumerate(rates):
+    for number, rate in enumerate(rates):
         path = f"{LEARNING_RATES}[{number}].tensors"
         earlier = [pattern for before in rates[:number] for pattern in before.tensors]
-        repeated = [pattern for pattern in one.tensors if pattern in earlier]
+        repeated = [pattern for pattern in rate.tensors if pattern in earlier]
         for pattern in repeated:
             message = f"{pattern} must be listed only once. The first item that names a tensor applies."
-            yield Problem(f"{path}[{one.tensors.index(pattern)}]", pattern, message)
-        yield from find_repeated(path, one.tensors)
-        yield from _find_unmatched(path, one.tensors, names, "trained tensor")
+            yield Problem(f"{path}[{rate.tensors.index(pattern)}]", pattern, message)
+        yield from find_repeated(path, rate.tensors)
+        yield from _find_unmatched(path, rate.tensors, names, "trained tensor")
 
 
 def _find_unmatched(path: str, patterns: Sequence[str], names: Sequence[str], noun: str) -> Iterator[Problem]:

@@ -43,7 +43,7 @@ def check_stop_evaluation(spec: TrainingJobSpec) -> Iterator[Problem]:
 def check_optimizer(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Of the objects of `optimizer` that belong to a type, only the one that `optimizer.type` names may be set."""
     optimizer = spec.optimizer
-    given: dict[str, Strict | None] = {name: getattr(optimizer, name) for name in SLOTS}
+    objects: dict[str, Strict | None] = {name: getattr(optimizer, name) for name in SLOTS}
     if optimizer.type == "muon" and optimizer.adamw:
         message = (
             "must not be set with `spec.optimizer.type: muon`. Move its fields to `spec.optimizer.muon.adamw`, or "
@@ -51,8 +51,8 @@ def check_optimizer(spec: TrainingJobSpec) -> Iterator[Problem]:
         )
         value = optimizer.adamw.model_dump(by_alias=True)
         yield Problem("spec.optimizer.adamw", value, message, ("spec.optimizer.type: adamw",))
-        del given["adamw"]
-    yield from find_unused_alternatives("spec.optimizer", optimizer.type, given)
+        del objects["adamw"]
+    yield from find_unused_alternatives("spec.optimizer", optimizer.type, objects)
 
 
 def warn_of_unused_nesterov(spec: TrainingJobSpec) -> Iterator[Problem]:

@@ -21,7 +21,7 @@ def warn_of_unsharded_parameters(plan: Plan, _sizes: SizeOutcomes) -> Iterator[P
     """Axes that shard parameters should shard all large ones."""
     layouts = [size.layout for size in plan.sizes if size.layout]
     found = [find_unsharded(plan.spec, combine_degrees(layout.ici, layout.dcn)) for layout in layouts]
-    worst = max(found, key=lambda one: one.share)
+    worst = max(found, key=lambda unsharded: unsharded.share)
     if worst.share <= MAX_UNSHARDED_SHARE:
         return
     names = [f"`{tensor.name}`" for tensor in worst.tensors[:MAX_NAMES]]

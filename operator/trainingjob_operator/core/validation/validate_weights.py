@@ -88,7 +88,7 @@ def check_source_folders(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def check_source_folder(spec: TrainingJobSpec, path: str, folder: str) -> Iterator[Problem]:
     """Yield the problems of a folder that a job reads: it must be in a bucket or on a volume, apart from its own."""
-    uri, own = PurePosixPath(folder), spec.checkpoint.uri
+    uri, checkpoint_uri = PurePosixPath(folder), spec.checkpoint.uri
     problems = tuple(check_bucket(path, folder)) if is_bucket(folder) else ()
     if problems:
         yield from problems
@@ -97,10 +97,10 @@ def check_source_folder(spec: TrainingJobSpec, path: str, folder: str) -> Iterat
     elif not is_bucket(folder) and not any(is_below(folder, volume.mount_path) for volume in spec.runtime.volumes):
         message = f"{uri} must be on a volume of `spec.runtime.volumes`. Mount the volume that contains it."
         yield Problem(path, str(uri), message)
-    elif folders_overlap(uri, PurePosixPath(own)):
+    elif folders_overlap(uri, PurePosixPath(checkpoint_uri)):
         message = (
-            f"{folder} must not overlap {quote_field('spec.checkpoint.uri', own)}. A job resumes from its own "
-            "checkpoints without this field."
+            f"{folder} must not overlap {quote_field('spec.checkpoint.uri', checkpoint_uri)}. A job resumes from its "
+            "own checkpoints without this field."
         )
         yield Problem(path, folder, message)
 
@@ -109,16 +109,16 @@ def check_export_folder(spec: TrainingJobSpec) -> Iterator[Problem]:
     """`checkpoint.export.huggingFace.uri` must be a separate folder in a bucket, or on a writable volume."""
     if spec.checkpoint.export is None:
         return
-    given, path = spec.checkpoint.export.hugging_face.uri, f"{EXPORT}.uri"
-    uri = PurePosixPath(given)
+    export_uri, path = spec.checkpoint.export.hugging_face.uri, f"{EXPORT}.uri"
+    uri = PurePosixPath(export_uri)
     nearest = tuple(f"{mount.rstrip('/')}/{uri.name or 'exported'}" for mount in writable_mounts(spec))
     for field, folder in _list_other_folders(spec):
         if ".." not in uri.parts and folders_overlap(uri, PurePosixPath(folder)):
-            message = f"{given} must not overlap {quote_field(field, folder)}. Write a separate folder."
-            yield Problem(path, given, message, (f"{folder.rstrip('/')}-exported",))
+            message = f"{export_uri} must not overlap {quote_field(field, folder)}. Write a separate folder."
+            yield Problem(path, export_uri, message, (f"{folder.rstrip('/')}-exported",))
             return
-    if is_bucket(given):
-        yield from check_bucket(path, given)
+    if is_bucket(export_uri):
+        yield from check_bucket(path, export_uri)
     else:
         yield from check_own_folder(spec, path, uri, "exported weights", nearest)
 
@@ -144,7 +144,8 @@ def check_export_model(spec: TrainingJobSpec) -> Iterator[Problem]:
         return
     family, differences = find_nearest(spec.model)
     fields = [
-        f"{path} {json.dumps(theirs)} instead of {json.dumps(ours)}" for path, (ours, theirs) in differences.items()
+        f"{path} {json.dumps(family_value)} instead of {json.dumps(model_value)}"
+        for path, (model_value, family_value) in differences.items()
     ]
     message = (
         "must not be set: no supported architecture of transformers computes `spec.model`. Nearest: "
