@@ -112,8 +112,8 @@ SHELL_MUTATIONS = (
     Mutation(
         "let pods that tokenize text request accelerators",
         "operator/trainingjob_operator/render/pod_policy.py",
-        "for name in resources.keys() - BASIC]\n",
-        "for name in resources.keys() - resources.keys()]\n",
+        "for name in resources.keys() - BASIC\n",
+        "for name in resources.keys() - resources.keys()\n",
         ("tests/render/test_preparation.py",),
     ),
     Mutation(

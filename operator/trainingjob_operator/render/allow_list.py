@@ -29,14 +29,14 @@ class OptionalObject:
 
 
 ANYTHING = FieldRule("anything", lambda _: True)
-TRUE = FieldRule("true", lambda held: held is True, is_required=True)
-FALSE = FieldRule("false", lambda held: held is False, is_required=True)
-TEXT = FieldRule("a text", lambda held: isinstance(held, str), is_required=True)
+TRUE = FieldRule("true", lambda value: value is True, is_required=True)
+FALSE = FieldRule("false", lambda value: value is False, is_required=True)
+TEXT = FieldRule("a text", lambda value: isinstance(value, str), is_required=True)
 
 
 def required(value: Any) -> FieldRule:
     """Return a required field with one allowed value."""
-    return FieldRule(json.dumps(value), lambda held: held == value, is_required=True)
+    return FieldRule(json.dumps(value), lambda actual: actual == value, is_required=True)
 
 
 def find_violations(actual: Any, shape: AllowList, path: str) -> Iterator[str]:
@@ -53,22 +53,22 @@ def find_violations(actual: Any, shape: AllowList, path: str) -> Iterator[str]:
             yield from _object_violations(actual, shape, path)
 
 
-def _list_violations(held: Any, shape: AllowList, path: str) -> Iterator[str]:
-    if not isinstance(held, list):
+def _list_violations(actual: Any, shape: AllowList, path: str) -> Iterator[str]:
+    if not isinstance(actual, list):
         yield f"{path}: must be a list"
         return
-    for index, item in enumerate(held):
+    for index, item in enumerate(actual):
         yield from find_violations(item, shape, f"{path}[{index}]")
 
 
-def _object_violations(held: Any, shape: dict[str, AllowList], path: str) -> Iterator[str]:
-    if not isinstance(held, dict):
+def _object_violations(actual: Any, shape: dict[str, AllowList], path: str) -> Iterator[str]:
+    if not isinstance(actual, dict):
         yield f"{path}: must be an object"
         return
-    yield from (f"{path}.{key}: is not allowed" for key in held if key not in shape)
+    yield from (f"{path}.{key}: is not allowed" for key in actual if key not in shape)
     for key, inner in shape.items():
-        if key in held:
-            yield from find_violations(held[key], inner, f"{path}.{key}")
+        if key in actual:
+            yield from find_violations(actual[key], inner, f"{path}.{key}")
         else:
             yield from _missing_fields(inner, f"{path}.{key}")
 

@@ -25,7 +25,7 @@ from trainingjob_operator.render.allow_list import (
     required,
 )
 from trainingjob_operator.render.metadata import MANAGED_BY_LABEL
-from trainingjob_operator.render.profile import take_out
+from trainingjob_operator.render.profile import subtract_profile
 
 LABELS = frozenset((JOB_LABEL, UID_LABEL, SLICE_OFFSET_LABEL, MANAGED_BY_LABEL))
 
@@ -131,9 +131,9 @@ POD: AllowList = {
 def check_jobset(jobset: Manifest, profile: PodProfile | None = None) -> list[str]:
     """Return the violations of a rendered JobSet's pods, one line with field path each. Empty: it is allowed."""
     return [
-        f"spec.replicatedJobs[{index}].template.spec.template.{line}"
+        f"spec.replicatedJobs[{index}].template.spec.template.{violation}"
         for index, replicated in enumerate(jobset["spec"]["replicatedJobs"])
-        for line in check_pod(replicated["template"]["spec"]["template"], profile)
+        for violation in check_pod(replicated["template"]["spec"]["template"], profile)
     ]
 
 
@@ -142,25 +142,29 @@ def check_preparation(job: Manifest, profile: PodProfile | None = None) -> list[
 
     Its pods must not request accelerators either.
     """
-    lines = check_pod(job["spec"]["template"], profile and profile.for_preparation)
+    violations = check_pod(job["spec"]["template"], profile and profile.for_preparation)
     for kind in ("requests", "limits"):
         resources = job["spec"]["template"]["spec"]["containers"][0]["resources"].get(kind, {})
-        lines += [f"spec.containers[0].resources.{kind}.{name}: is not allowed" for name in resources.keys() - BASIC]
-    return [f"spec.template.{line}" for line in lines]
+        violations += [
+            f"spec.containers[0].resources.{kind}.{name}: is not allowed" for name in resources.keys() - BASIC
+        ]
+    return [f"spec.template.{violation}" for violation in violations]
 
 
 def check_pod(pod: Manifest, profile: PodProfile | None = None) -> list[str]:
     """Return the violations of a rendered pod template, one line with field path each. Empty: it is allowed."""
-    rest, departures, decided = take_out(pod, profile) if profile else (pod, [], frozenset())
-    found = [line for line in find_violations(rest, POD, "pod") if line.partition(": ")[0] not in decided]
-    lines = [*departures, *found]
-    if not lines:  # the checks below rely on a valid shape
+    rest, deviations, decided = subtract_profile(pod, profile) if profile else (pod, [], frozenset())
+    other_violations = [
+        violation for violation in find_violations(rest, POD, "pod") if violation.partition(": ")[0] not in decided
+    ]
+    violations = [*deviations, *other_violations]
+    if not violations:  # the checks below rely on a valid shape
         containers = pod["spec"].get("containers", [])
-        lines += [] if len(containers) == 1 else [f"pod.spec.containers: must have 1 item, not {len(containers)}"]
+        violations += [] if len(containers) == 1 else [f"pod.spec.containers: must have 1 item, not {len(containers)}"]
         for index, container in enumerate(containers):
-            lines += _check_names(container, f"pod.spec.containers[{index}]")
-            lines += _check_mounts(pod["spec"], container, f"pod.spec.containers[{index}].volumeMounts")
-    return [line.removeprefix("pod.") for line in lines]
+            violations += _check_names(container, f"pod.spec.containers[{index}]")
+            violations += _check_mounts(pod["spec"], container, f"pod.spec.containers[{index}].volumeMounts")
+    return [violation.removeprefix("pod.") for violation in violations]
 
 
 def _check_names(container: dict[str, Any], path: str) -> Iterator[str]:
@@ -178,11 +182,11 @@ def _check_mounts(spec: dict[str, Any], container: dict[str, Any], path: str) ->
     seen: set[str] = set()
     for index, mount in enumerate(container.get("volumeMounts", [])):
         folder = "/" + mount["mountPath"].strip("/")
-        here = f"{path}[{index}].mountPath"
+        field_path = f"{path}[{index}].mountPath"
         if ".." in folder.split("/"):
-            yield f"{here}: {folder} must not contain `..`"
+            yield f"{field_path}: {folder} must not contain `..`"
         if folder in seen:
-            yield f"{here}: must be unique, but {folder} is mounted twice"
+            yield f"{field_path}: must be unique, but {folder} is mounted twice"
         if mount["name"] in claims and is_reserved(folder):
-            yield f"{here}: {folder} is reserved for the pod and must not be a volume"
+            yield f"{field_path}: {folder} is reserved for the pod and must not be a volume"
         seen.add(folder)

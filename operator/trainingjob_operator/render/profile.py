@@ -1,7 +1,7 @@
 """Pod profiles in a rendered pod: what they add, and whether a pod has exactly that.
 
-`add_profile` renders. `take_out` is its counterpart for the check, and does not use it: it removes what the profile
-allows from a pod, so that the rest must satisfy the rules of a pod without a profile.
+`add_profile` renders. `subtract_profile` is its counterpart for the check, and does not use it: it removes what the
+profile allows from a pod, so that the rest must satisfy the rules of a pod without a profile.
 """
 
 import copy
@@ -23,10 +23,10 @@ def add_profile(pod: Manifest, profile: PodProfile | None) -> Manifest:
         return pod
     spec = pod["spec"]
     trainer, *others = spec["containers"]
-    own = {variable["name"] for variable in trainer["env"]}
+    job_variables = {variable["name"] for variable in trainer["env"]}
     part = profile.container
     if "env" in part:
-        part["env"] = [variable for variable in part["env"] if variable["name"] not in own]
+        part["env"] = [variable for variable in part["env"] if variable["name"] not in job_variables]
     containers = {"containers": [_merge(trainer, part), *others]}
     metadata = _merge(pod["metadata"], profile.metadata)
     return pod | {"metadata": metadata, "spec": _merge(spec, profile.spec) | containers}
@@ -35,29 +35,29 @@ def add_profile(pod: Manifest, profile: PodProfile | None) -> Manifest:
 def _merge(value: Any, part: Any) -> Any:
     """Return a value with a part: objects are merged, lists are joined, and other values replace."""
     if isinstance(value, dict) and isinstance(part, dict):
-        kept = {key: inner for key, inner in value.items() if key not in part}
+        unchanged = {key: inner for key, inner in value.items() if key not in part}
         merged = {key: _merge(value.get(key, _MISSING), inner) for key, inner in part.items() if inner is not None}
-        return kept | merged
+        return unchanged | merged
     if isinstance(value, list) and isinstance(part, list):
         return [*value, *part]
     return part
 
 
-def take_out(pod: Manifest, profile: PodProfile) -> tuple[Manifest, list[str], frozenset[str]]:
-    """Return a pod without what a profile allows, its departures from the profile, and the paths that it decides.
+def subtract_profile(pod: Manifest, profile: PodProfile) -> tuple[Manifest, list[str], frozenset[str]]:
+    """Return a pod without what a profile allows, its deviations from the profile, and the paths that it decides.
 
     A path that the profile decides, such as a user that it removes, is not subject to the rules of other pods.
     """
     rest = copy.deepcopy(pod)
-    lines: list[str] = []
+    deviations: list[str] = []
     decided: set[str] = set()
-    for here, part, path in (
+    for target, part, path in (
         (rest.get("metadata"), profile.metadata, "pod.metadata"),
         (rest.get("spec"), profile.spec, "pod.spec"),
         (_trainer(rest), profile.container, "pod.spec.containers[0]"),
     ):
-        lines += _take(here, part, path, decided)
-    return rest, lines, frozenset(decided)
+        deviations += _subtract(target, part, path, decided)
+    return rest, deviations, frozenset(decided)
 
 
 def _trainer(pod: Manifest) -> Any:
@@ -65,36 +65,36 @@ def _trainer(pod: Manifest) -> Any:
     return containers[0]
 
 
-def _take(here: Any, part: Manifest, path: str, decided: set[str]) -> Iterator[str]:
+def _subtract(target: Any, part: Manifest, path: str, decided: set[str]) -> Iterator[str]:
     """Remove a part from an object in place; yield one line for each field that is not as in the part."""
-    if not isinstance(here, dict):
+    if not isinstance(target, dict):
         yield f"{path}: must be an object"
         return
-    for key, wanted in part.items():
+    for key, expected in part.items():
         field = f"{path}.{key}"
-        if wanted is None:
+        if expected is None:
             decided.add(field)
-            if key in here:
+            if key in target:
                 yield f"{field}: must be absent, as in the pod profile"
-        elif isinstance(wanted, dict) and key in here:
-            yield from _take(here[key], wanted, field, decided)
-            if not here[key]:
-                del here[key]
-        elif isinstance(wanted, list):
-            yield from _take_items(here, key, wanted, field)
+        elif isinstance(expected, dict) and key in target:
+            yield from _subtract(target[key], expected, field, decided)
+            if not target[key]:
+                del target[key]
+        elif isinstance(expected, list):
+            yield from _subtract_items(target, key, expected, field)
         else:
             decided.add(field)
-            if here.pop(key, _MISSING) != wanted:
+            if target.pop(key, _MISSING) != expected:
                 yield f"{field}: must be as in the pod profile"
 
 
-def _take_items(here: Manifest, key: str, wanted: list[Any], field: str) -> Iterator[str]:
+def _subtract_items(target: Manifest, key: str, expected: list[Any], field: str) -> Iterator[str]:
     """Remove the items of a list of the profile. A variable of the environment may be the job's instead."""
-    held = here.get(key, [])
-    for item in wanted:
-        if item in held:
-            held.remove(item)
-        elif key != "env" or item["name"] not in {variable.get("name") for variable in held}:
+    actual = target.get(key, [])
+    for item in expected:
+        if item in actual:
+            actual.remove(item)
+        elif key != "env" or item["name"] not in {variable.get("name") for variable in actual}:
             yield f"{field}: must have the item of the pod profile {item}"
-    if not held:
-        here.pop(key, None)
+    if not actual:
+        target.pop(key, None)
