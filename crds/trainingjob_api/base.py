@@ -65,7 +65,7 @@ class Message(Open):
     def former_names(cls) -> dict[str, str]:
         """Return the former JSON name of each renamed field, by its JSON name."""
         aliases = (field.validation_alias for field in cls.model_fields.values())
-        return {str(one.choices[0]): str(one.choices[1]) for one in aliases if isinstance(one, AliasChoices)}
+        return {str(alias.choices[0]): str(alias.choices[1]) for alias in aliases if isinstance(alias, AliasChoices)}
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
@@ -79,8 +79,8 @@ class Message(Open):
 
     @model_serializer(mode="wrap")
     def _write_former_names(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        written: dict[str, Any] = handler(self)
-        return written | {old: written[new] for new, old in self.former_names().items() if new in written}
+        data: dict[str, Any] = handler(self)
+        return data | {old: data[new] for new, old in self.former_names().items() if new in data}
 
 
 def _is_whole(value: object) -> bool:

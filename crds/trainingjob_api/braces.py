@@ -23,14 +23,14 @@ def expand_braces(text: str) -> tuple[str, ...]:
     Raises:
         BraceError: the braces are invalid.
     """
-    spelled = [text]
-    while any(BRACES.search(one) for one in spelled):
-        spelled = [one for pattern in spelled for one in _expand_first(pattern)]
-        if len(spelled) > MAX_ALTERNATIVES:
+    patterns = [text]
+    while any(BRACES.search(pattern) for pattern in patterns):
+        patterns = [expanded for pattern in patterns for expanded in _expand_first(pattern)]
+        if len(patterns) > MAX_ALTERNATIVES:
             raise BraceError(f"must stand for at most {MAX_ALTERNATIVES:,} patterns. Write `*` instead of some braces.")
-    if "" not in text.split("/") and any("" in one.split("/") for one in spelled):
+    if "" not in text.split("/") and any("" in pattern.split("/") for pattern in patterns):
         raise BraceError("must not have braces that leave a name empty.")
-    return tuple(dict.fromkeys(spelled))
+    return tuple(dict.fromkeys(patterns))
 
 
 def _expand_first(text: str) -> list[str]:

@@ -38,11 +38,11 @@ _SAME_ITEMS = "self.map(one, one.name) == oldSelf.map(one, one.name)"
 
 
 def _rules_below(
-    place: Path, model: type[Strict], inherited: Live | Immutable | None
+    parent: Path, model: type[Strict], inherited: Live | Immutable | None
 ) -> Iterator[tuple[Path, CelRule]]:
     """Yield path and rule of all fields below an object. `inherited` is None where an outer rule compares them all."""
     for field in fields_of(model):
-        path = (*place, field.name)
+        path = (*parent, field.name)
         inner = (*path, ITEM) if field.is_list else path
         mutability = field.mutability or inherited
         yield from ((inner, rule) for rule in (field.model.cel_rules if field.model else ()))
@@ -51,7 +51,7 @@ def _rules_below(
                 yield path, cel_rule(IMMUTABLE, mutability.message)
                 if field.may_be_absent:  # a transition rule needs a value before and after
                     same = f"has(self.{field.name}) == has(oldSelf.{field.name})"
-                    yield place, cel_rule(same, mutability.message, field.name)
+                    yield parent, cel_rule(same, mutability.message, field.name)
                 mutability = None
             elif field.is_list:
                 yield path, cel_rule(_SAME_ITEMS, mutability.message)

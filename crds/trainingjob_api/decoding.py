@@ -49,9 +49,9 @@ class PlacedSample(NamedTuple):
 
 def list_samples(spec: TrainingJobSpec) -> Iterator[PlacedSample]:
     """Yield all samples of a job, in the order of the batch's rows."""
-    for place, evaluation in enumerate(spec.evaluation):
+    for index, evaluation in enumerate(spec.evaluation):
         for number, sample in enumerate(evaluation.samples):
-            yield PlacedSample(evaluation, f"spec.evaluation[{place}]", number, sample)
+            yield PlacedSample(evaluation, f"spec.evaluation[{index}]", number, sample)
 
 
 def count_prompt_bytes(prompt: str) -> int:
@@ -62,14 +62,14 @@ def count_prompt_bytes(prompt: str) -> int:
 def max_prompt_tokens(sample: TextSample, tokenizer: Tokenizer) -> int:
     """Return the largest number of tokens of a prompt: one for each byte, and those that are added to them."""
     if sample.messages:
-        texts = sum(count_prompt_bytes(one.role + one.content) + MESSAGE_TOKENS for one in sample.messages)
+        texts = sum(count_prompt_bytes(message.role + message.content) + MESSAGE_TOKENS for message in sample.messages)
         return texts + TEMPLATE_TOKENS
     return count_prompt_bytes(sample.prompt or "") + PREFIX_TOKENS + tokenizer.may_begin_documents
 
 
 def find_decoding_shape(spec: TrainingJobSpec) -> DecodingShape | None:  # None: the job generates no text
     """Return the shape of the batch of all samples."""
-    samples = [one.sample for one in list_samples(spec)]
+    samples = [placed_sample.sample for placed_sample in list_samples(spec)]
     lengths = [max_prompt_tokens(sample, spec.tokenizer) + sample.max_tokens for sample in samples]
     if not lengths:
         return None

@@ -20,11 +20,11 @@ def list_differences(before: Any, after: Any, *path: str) -> Iterator[Difference
 
     A list is one value. An object that one side lacks differs in each of its fields, and an empty one as a whole.
     """
-    are_objects = all(one is None or isinstance(one, Mapping) for one in (before, after)) and (before or after)
+    are_objects = all(value is None or isinstance(value, Mapping) for value in (before, after)) and (before or after)
     if are_objects:
-        ours, theirs = before or {}, after or {}
-        for name in sorted({*ours, *theirs}):
-            yield from list_differences(ours.get(name), theirs.get(name), *path, name)
+        left, right = before or {}, after or {}
+        for name in sorted({*left, *right}):
+            yield from list_differences(left.get(name), right.get(name), *path, name)
     elif before != after:
         yield Difference(path, before, after)
 

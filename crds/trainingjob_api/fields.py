@@ -69,10 +69,10 @@ class SpecField:
     def has_live_parts(self) -> bool:
         """Return whether a field below this one declares that it may change."""
         below = fields_of(self.model) if self.model else ()
-        return any(isinstance(one.mutability, Live) or one.has_live_parts for one in below)
+        return any(isinstance(field.mutability, Live) or field.has_live_parts for field in below)
 
     def _find[T](self, kind: type[T]) -> T | None:
-        return next((one for one in self.info.metadata if isinstance(one, kind)), None)
+        return next((annotation for annotation in self.info.metadata if isinstance(annotation, kind)), None)
 
 
 @cache
@@ -96,7 +96,7 @@ def find_spec_field(location: Location) -> SpecField | None:  # None: no field o
     for part in location:
         if isinstance(part, int):
             continue
-        found = next((one for one in fields_of(model) if one.name == part), None) if model else None
+        found = next((field for field in fields_of(model) if field.name == part), None) if model else None
         model = found.model if found else None
     return found
 
@@ -109,7 +109,7 @@ def find_model(location: Location) -> type[Strict] | None:  # None: no object of
 
 def field_names(model: type[Strict]) -> tuple[str, ...]:
     """Return the names of a model's fields as users write them, in order."""
-    return tuple(one.name for one in fields_of(model))
+    return tuple(field.name for field in fields_of(model))
 
 
 @cache
@@ -119,26 +119,26 @@ def all_fields() -> tuple[Location, ...]:
 
 
 def _walk(location: Location, model: type[Strict]) -> Iterator[Location]:
-    for one in fields_of(model):
-        here = (*location, one.name)
+    for field in fields_of(model):
+        here = (*location, field.name)
         yield here
-        if one.model:
-            yield from _walk(here, one.model)
+        if field.model:
+            yield from _walk(here, field.model)
 
 
 @cache
 def list_patterns() -> Mapping[str, Pattern]:
     """Return the patterns of all texts of the spec, by regular expression."""
-    return MappingProxyType({one.regex: one for one in _patterns_in(TrainingJobSpec)})
+    return MappingProxyType({pattern.regex: pattern for pattern in _patterns_in(TrainingJobSpec)})
 
 
 def _patterns_in(annotation: Any) -> Iterator[Pattern]:
     if isinstance(annotation, Pattern):
         yield annotation
     if isinstance(annotation, type) and issubclass(annotation, Strict):
-        for one in fields_of(annotation):
-            yield from (inner for part in one.info.metadata for inner in _patterns_in(part))
-            yield from _patterns_in(one.info.annotation)
+        for field in fields_of(annotation):
+            yield from (inner for part in field.info.metadata for inner in _patterns_in(part))
+            yield from _patterns_in(field.info.annotation)
     for part in get_args(annotation):
         yield from _patterns_in(part)
 
@@ -153,4 +153,4 @@ def _model_in(annotation: Any) -> type[Strict] | None:
 
 
 def _is_list(annotation: Any) -> bool:
-    return get_origin(annotation) is tuple or any(get_origin(one) is tuple for one in get_args(annotation))
+    return get_origin(annotation) is tuple or any(get_origin(argument) is tuple for argument in get_args(annotation))

@@ -164,15 +164,15 @@ def find_records(name: str, format_name: FormatName) -> str:
 def without_compression(name: str, format_name: FormatName) -> str:
     """Return the pattern for the decompressed files of a pattern; empty: the format cannot read them."""
     suffix = find_suffix(name)
-    plain = name[: -len(suffix)] if suffix in COMPRESSED else ""
-    return plain if find_suffix(plain) and not find_unsupported(plain, format_name) else ""
+    decompressed = name[: -len(suffix)] if suffix in COMPRESSED else ""
+    return decompressed if find_suffix(decompressed) and not find_unsupported(decompressed, format_name) else ""
 
 
 def advise_format(kind: str, fallback: str) -> str:
     """Return how to read files of a kind: the format to set, or the fallback if no format reads them."""
-    return next((f"set `format: {name}`" for name, one in FORMATS.items() if kind in one.kinds), fallback)
+    return next((f"set `format: {name}`" for name, row in FORMATS.items() if kind in row.kinds), fallback)
 
 
 def formats_with(field: str) -> list[str]:
     """Return the formats that a field of a source belongs to; empty: all."""
-    return [name for name, one in FORMATS.items() if field in one.fields]
+    return [name for name, row in FORMATS.items() if field in row.fields]

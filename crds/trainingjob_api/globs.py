@@ -82,7 +82,10 @@ class Glob:
     def _is_named(self, names: tuple[str, ...], name: str) -> bool:
         if self._hidden or not is_hidden(name):
             return True
-        return any(one == name or (one.startswith(".") and compile_wildcards(one).fullmatch(name)) for one in names)
+        return any(
+            alternative == name or (alternative.startswith(".") and compile_wildcards(alternative).fullmatch(name))
+            for alternative in names
+        )
 
     def _close(self, states: set[int]) -> States:
         """Return the states, and those that follow if `**` matches no folder."""
@@ -121,23 +124,28 @@ def find_pattern_problem(
     fault = _find_foreign_syntax(pattern) or _find_misplaced(pattern) or (None if folders else _find_folder(pattern))
     if fault is None:
         return None
-    fit = (one for one in dict.fromkeys(fault.nearest) if 0 < len(one) <= MAX_GLOB and one != pattern)
+    candidates = (
+        suggestion
+        for suggestion in dict.fromkeys(fault.nearest)
+        if 0 < len(suggestion) <= MAX_GLOB and suggestion != pattern
+    )
     return PatternProblem(
-        fault.message, tuple(one for one in fit if find_pattern_problem(one, folders=folders) is None)
+        fault.message,
+        tuple(suggestion for suggestion in candidates if find_pattern_problem(suggestion, folders=folders) is None),
     )
 
 
 def _find_foreign_syntax(pattern: str) -> PatternProblem | None:
     """Return the error of a pattern with the syntax of another program."""
     if _CONTROL.search(pattern):
-        plain = _CONTROL.sub("", pattern)
-        return PatternProblem("must not contain line breaks, tabs or other control characters.", (plain,))
+        cleaned = _CONTROL.sub("", pattern)
+        return PatternProblem("must not contain line breaks, tabs or other control characters.", (cleaned,))
     if pattern != pattern.strip():
         return PatternProblem("must not begin or end with a space.", (pattern.strip(),))
     if "\\" in pattern:
-        plain = re.sub(r"\\(?=[^\w*?\[]|$)", "", pattern).replace("\\", "/")
+        cleaned = re.sub(r"\\(?=[^\w*?\[]|$)", "", pattern).replace("\\", "/")
         message = "must not contain a backslash: folders are separated by `/`, and `[*]` matches a star."
-        return PatternProblem(message, (plain,))
+        return PatternProblem(message, (cleaned,))
     if _GROUP.search(pattern):
         return PatternProblem("must not contain a group such as `@(a|b)`. Write one source for each pattern.")
     if pattern.startswith("!"):
@@ -197,6 +205,6 @@ def _is_empty_range(chars: str) -> bool:
 
 def excludes_everything(pattern: str, exclude: str) -> bool:
     """Return whether an exclude pattern excludes every file that a pattern can match."""
-    parts = [PurePosixPath(one).parts for one in expand_braces(exclude)]
-    has_all = any(set(one) <= {ANY, "*"} and one.count("*") <= 1 for one in parts)
-    return has_all or {PurePosixPath(one).parts for one in expand_braces(pattern)} <= set(parts)
+    parts = [PurePosixPath(alternative).parts for alternative in expand_braces(exclude)]
+    has_all = any(set(path_parts) <= {ANY, "*"} and path_parts.count("*") <= 1 for path_parts in parts)
+    return has_all or {PurePosixPath(alternative).parts for alternative in expand_braces(pattern)} <= set(parts)

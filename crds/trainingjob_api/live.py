@@ -133,18 +133,18 @@ def _list_values(live: LiveFields) -> Iterator[tuple[str, Any]]:
     for name, path in LIVE_PATHS.items():
         value = getattr(live, name)
         *parents, last = map(to_camel, path)
-        place = ".".join((*parents, last))
+        field_path = ".".join((*parents, last))
         if isinstance(value, dict):
-            yield from ((f"{'.'.join(parents)}[{item}].{last}", one) for item, one in value.items())
+            yield from ((f"{'.'.join(parents)}[{item}].{last}", item_value) for item, item_value in value.items())
         elif isinstance(value, Strict) and LiveFields.model_fields[name].is_required():
-            yield from ((f"{place}.{to_camel(field)}", one) for field, one in value)
+            yield from ((f"{field_path}.{to_camel(field)}", field_value) for field, field_value in value)
         else:
-            yield place, value
+            yield field_path, value
 
 
 def _show(value: Any) -> str:
     if isinstance(value, Strict):
-        return f"{{{', '.join(f'{to_camel(name)}: {_show(one)}' for name, one in value)}}}"
+        return f"{{{', '.join(f'{to_camel(name)}: {_show(field_value)}' for name, field_value in value)}}}"
     if isinstance(value, tuple):
         return f"[{', '.join(map(_show, value))}]"
     if isinstance(value, float):

@@ -40,11 +40,11 @@ def normalize_duration(text: str) -> str:
     if not parts or not is_whole or any(unit.lower() not in _SPANS for _, unit in parts):
         return text
     total = sum((Fraction(number) * _SPANS[unit.lower()] for number, unit in parts), Fraction(0))
-    left = -int(-total // 1)
+    total_seconds = -int(-total // 1)
     if len(parts) == 1 and not parts[0][1]:
-        return f"{left}s"
-    spelt = ((left // 3600, "h"), (left // 60 % 60, "m"), (left % 60, "s"))
-    return "".join(f"{count}{unit}" for count, unit in spelt if count) or "0s"
+        return f"{total_seconds}s"
+    parts_by_unit = ((total_seconds // 3600, "h"), (total_seconds // 60 % 60, "m"), (total_seconds % 60, "s"))
+    return "".join(f"{count}{unit}" for count, unit in parts_by_unit if count) or "0s"
 
 
 def normalize_topology(text: str) -> str:

@@ -40,10 +40,12 @@ class Slot:
         """Return a tensor with the dims that it has of a trained tensor."""
         if self.part == "whole":
             return tensor
-        lacks = tensor.output_dims if self.part == "rows" else tensor.input_dims
-        kept = [dim for dim in range(len(tensor.shape)) if dim not in lacks]
+        reduced_dims = tensor.output_dims if self.part == "rows" else tensor.input_dims
+        kept_dims = [dim for dim in range(len(tensor.shape)) if dim not in reduced_dims]
         return replace(
-            tensor, shape=tuple(tensor.shape[dim] for dim in kept), axes=tuple(tensor.axes[dim] for dim in kept)
+            tensor,
+            shape=tuple(tensor.shape[dim] for dim in kept_dims),
+            axes=tuple(tensor.axes[dim] for dim in kept_dims),
         )
 
 

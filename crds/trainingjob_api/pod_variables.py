@@ -29,7 +29,10 @@ def find_secret_fields(model: type[Strict], names: tuple[str, ...] = (), path: s
     for name, field in zip(model.model_fields, fields_of(model), strict=True):
         here = (*names, name), f"{path}.{field.name}".removeprefix(".")
         if field.model is Secret:
-            yield SecretField(*here, next(one.name for one in field.info.metadata if isinstance(one, SecretVariable)))
+            yield SecretField(
+                *here,
+                next(annotation.name for annotation in field.info.metadata if isinstance(annotation, SecretVariable)),
+            )
         elif field.model and not field.is_list:
             yield from find_secret_fields(field.model, *here)
 

@@ -13,7 +13,7 @@ from trainingjob_api.spec.job import TrainingJobSpec
 
 
 def _sample_of(model: type[Strict]) -> dict[str, Any]:
-    return {one.name: example_of(one) for one in fields_of(model)}
+    return {field.name: example_of(field) for field in fields_of(model)}
 
 
 def example_of(field: SpecField) -> Any:

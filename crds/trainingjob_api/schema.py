@@ -94,10 +94,10 @@ def _object_schema() -> Schema:
     spec = spec_schema()
     _drop_defaults(spec, TrainingJobSpec)
     for path, rules in SPEC_RULES.items():
-        place = spec
+        target = spec
         for name in path:
-            place = place["items"] if name == "[]" else place["properties"][name]
-        place["x-kubernetes-validations"] = list(rules)
+            target = target["items"] if name == "[]" else target["properties"][name]
+        target["x-kubernetes-validations"] = list(rules)
     return {
         "type": "object",
         "description": "A whole training config in one object: what to train, on which slices, from which data.",

@@ -37,9 +37,9 @@ RULES: Table = {
 """Mesh axes that shard a dim, by the dim's logical axis: for activations always, for parameters by default."""
 
 
-def merge_rules(written: Mapping[str, tuple[Axis, ...]]) -> Table:
+def merge_rules(overrides: Mapping[str, tuple[Axis, ...]]) -> Table:
     """Return the rules for parameters: the built-in rules with overrides."""
-    return {**RULES, **written}
+    return {**RULES, **overrides}
 
 
 def count_shards(degrees: Mapping[Axis, int], rules: Table = RULES) -> ShardCounts:
@@ -53,8 +53,8 @@ def count_shards(degrees: Mapping[Axis, int], rules: Table = RULES) -> ShardCoun
 
 def shards_of_dim(logical_axis: str, size: int, ways: ShardCounts) -> int:
     """Return the number of shards of a dim; 1 where the mesh axes do not divide it, so that it is replicated."""
-    wanted = ways[logical_axis]
-    return wanted if size % wanted == 0 else 1
+    num_shards = ways[logical_axis]
+    return num_shards if size % num_shards == 0 else 1
 
 
 def find_zero1_dim(

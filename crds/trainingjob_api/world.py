@@ -73,9 +73,13 @@ class Layout(Strict):
 
     def for_batch(self, global_batch_size: int) -> "Layout":
         """Return the layout of one global batch size of the job: the largest, unless it is one of the smaller ones."""
-        for one in self.smaller_batches:
-            if one.global_batch_size == global_batch_size:
-                numbers = {name: getattr(one, name) for name in BatchLayout.model_fields if name in Layout.model_fields}
+        for batch_layout in self.smaller_batches:
+            if batch_layout.global_batch_size == global_batch_size:
+                numbers = {
+                    name: getattr(batch_layout, name)
+                    for name in BatchLayout.model_fields
+                    if name in Layout.model_fields
+                }
                 return self.model_copy(update=numbers | {"smaller_batches": ()})
         return self
 
@@ -144,7 +148,7 @@ class RunConfig(Strict):
         if world.snapshots and spec.checkpoint.snapshots:
             snapshots = spec.checkpoint.snapshots.model_copy(update={"every_steps": world.snapshots})
             spec = spec.model_copy(update={"checkpoint": spec.checkpoint.model_copy(update={"snapshots": snapshots})})
-        layouts = {one.num_slices: one for one in (*self.layouts, *((world.layout,) if world.layout else ()))}
+        layouts = {layout.num_slices: layout for layout in (*self.layouts, *((world.layout,) if world.layout else ()))}
         return self.model_copy(update={"spec": spec, "layouts": tuple(layouts[size] for size in sorted(layouts))})
 
     def layout(self, num_slices: int) -> Layout:

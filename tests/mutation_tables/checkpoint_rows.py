@@ -76,8 +76,8 @@ CHECKPOINT_MUTATIONS = (
     Mutation(
         "keep the last step of a stage by the rule of the next one",
         f"{API}/spec/checkpoint.py",
-        "one.until is None or step <= one.until), None)",
-        "one.until is None or step < one.until), None)",
+        "if stage.until is None or step <= stage.until)",
+        "if stage.until is None or step < stage.until)",
         ("tests/api/test_retention_stages.py",),
     ),
     Mutation(

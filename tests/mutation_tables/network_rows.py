@@ -104,8 +104,8 @@ NETWORK_MUTATIONS = (
     Mutation(
         "options with their defaults are a part of a fingerprint",
         f"{API}/network/fingerprint.py",
-        "for name, (one, default) in values.items() if one != default}",
-        "for name, (one, default) in values.items()}",
+        "for name, (field_value, default) in values.items() if field_value != default\n",
+        "for name, (field_value, default) in values.items()\n",
         ("tests/api/presets/test_presets.py",),
     ),
     Mutation(

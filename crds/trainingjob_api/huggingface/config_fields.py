@@ -75,7 +75,7 @@ class Field:
         """
         value = get_path(section, self.path)
         if self.values is not None:
-            value = next((key for key, ours in self.values.items() if ours == value), None)
+            value = next((key for key, section_value in self.values.items() if section_value == value), None)
         if value is not None or isinstance(self.default, Unset):
             set_path(config, self.key, value)
 

@@ -70,15 +70,15 @@ class Family:
     def to_config(self, model: Model) -> dict[str, Any] | None:  # None: the family cannot express the model
         """Return the `config.json` of a model, without token ids."""
         config = write_fields(self.fields, _dump(model))
-        again = self._read_back(config)
-        if again is None or not self._is_equal(model, again):
+        read_back = self._read_back(config)
+        if read_back is None or not self._is_equal(model, read_back):
             return None
         return {"architectures": [self.architecture], "model_type": self.model_type} | config
 
     def find_differences(self, model: Model) -> Mapping[str, Values] | None:  # None: they are unknown
         """Return the fields in which a model differs from the nearest of the family."""
-        again = self._read_back(write_fields(self.fields, _dump(model)))
-        return None if again is None else compare_functions(model, again)
+        read_back = self._read_back(write_fields(self.fields, _dump(model)))
+        return None if read_back is None else compare_functions(model, read_back)
 
     def _read_back(self, config: Config) -> Model | None:  # None: it is no model section
         try:
@@ -86,16 +86,16 @@ class Family:
         except (ConfigError, ValidationError):  # a value of the model has no name there, or is illegal by itself
             return None
 
-    def _is_equal(self, model: Model, again: Model) -> bool:
+    def _is_equal(self, model: Model, read_back: Model) -> bool:
         """Return whether the files of the family hold all that the network of a model computes with."""
-        ours, theirs = (resolve(_without_training_options(one)) for one in (model, again))
-        return ours == theirs and has_rules(self.rules, resolve(model))
+        network, other_network = (resolve(_without_training_options(item)) for item in (model, read_back))
+        return network == other_network and has_rules(self.rules, resolve(model))
 
 
 def compare_functions(model: Model, other: Model) -> dict[str, Values]:
     """Return the fields in which two models compute differently, as paths in the section, with the value of each."""
-    ours, theirs = (_dump(_without_training_options(one)) for one in (model, other))
-    return {".".join(path): (before, after) for path, before, after in list_differences(ours, theirs)}
+    section, other_section = (_dump(_without_training_options(item)) for item in (model, other))
+    return {".".join(path): (before, after) for path, before, after in list_differences(section, other_section)}
 
 
 def _dump(model: Model) -> Section:

@@ -75,7 +75,10 @@ def parse_layouts(text: str, fixed: Collection[str] = ()) -> tuple[Dims, Dims]:
         ValueError: another axis is in one layout only, or twice in one.
     """
     left, right = text.split("->")
-    ends = _choose_segments(_parse_dims(left), _words(right)), _choose_segments(_parse_dims(right), _words(left))
+    ends = (
+        _choose_segments(_parse_dims(left), _find_axis_names(right)),
+        _choose_segments(_parse_dims(right), _find_axis_names(left)),
+    )
     names = [sorted(_axis_names(ends[0]) + list(fixed)), sorted(_axis_names(ends[1]))]
     if names[0] != names[1] or len(set(names[0])) != len(names[0]):
         raise ValueError(f"{text!r}: both layouts must have the same axes, each once")
@@ -84,7 +87,9 @@ def parse_layouts(text: str, fixed: Collection[str] = ()) -> tuple[Dims, Dims]:
 
 def fix_axis(dims: Dims, name: str, index: int, count: int) -> Dims:
     """Return a layout in which one index of an axis is meant."""
-    return tuple(tuple(Part(index, count) if one == Axis(name) else one for one in factors) for factors in dims)
+    return tuple(
+        tuple(Part(index, count) if factor == Axis(name) else factor for factor in factors) for factors in dims
+    )
 
 
 def layout_shape(dims: Dims, sizes: Sizes) -> Shape:
@@ -123,7 +128,7 @@ def plan_copy(source: Dims, target: Dims, sizes: Sizes, region: Region) -> Copy 
     return Copy(
         region=tuple(read.region for read in reads),
         factors=tuple(size for read in reads for size in read.factors),
-        chosen=tuple(one for read in reads for one in read.chosen),
+        chosen=tuple(chosen for read in reads for chosen in read.chosen),
         axes=tuple(_length(ranges[name]) for name in names),
         order=tuple(names.index(name) for name in _axis_names(target)),
         extents=tuple(map(_length, placed)),
@@ -190,7 +195,7 @@ def _axis_names(dims: Dims) -> list[str]:
     return [factor.name for factors in dims for factor in factors if not isinstance(factor, Part)]
 
 
-def _words(text: str) -> set[str]:
+def _find_axis_names(text: str) -> set[str]:
     """Return the names of axes in the text of a layout."""
     return set(re.findall(r"[a-z_]+", text))
 

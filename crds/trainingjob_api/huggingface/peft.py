@@ -45,7 +45,7 @@ class AdapterBinding:
 
 def bind_adapters(family: Family, network: Network) -> AdapterBinding:
     """Return the adapters of a network with LoRA as tensors of files."""
-    rules = [one for rule in family.rules for one in _adapter_rules(rule, network)]
+    rules = [adapter_rule for rule in family.rules for adapter_rule in _adapter_rules(rule, network)]
     bound = bind_rules(rules, network, {})
     binding = Binding(
         bound.pieces, tuple(name for name in bound.unmapped if name.endswith((INPUT_ENDING, OUTPUT_ENDING)))
@@ -89,9 +89,9 @@ def list_config_problems(lora: Lora, config: Mapping[str, Any]) -> Iterator[str]
     """Yield in which fields an `adapter_config.json` differs from a job's adapters."""
     if config.get("peft_type") != "LORA":
         yield f"peft_type is {config.get('peft_type')}, not LORA"
-    for key, ours, field in (("r", lora.rank, "rank"), ("lora_alpha", lora.alpha, "alpha")):
-        if config.get(key) != ours:
-            yield f"{key} is {config.get(key)}, but `spec.lora.{field}` is {ours:g}"
+    for key, expected, field in (("r", lora.rank, "rank"), ("lora_alpha", lora.alpha, "alpha")):
+        if config.get(key) != expected:
+            yield f"{key} is {config.get(key)}, but `spec.lora.{field}` is {expected:g}"
     for key, neutral in NEUTRAL.items():
         if config.get(key, neutral[0]) not in neutral:
             yield f"{key} is {config[key]}, which `spec.lora` does not have"
@@ -113,17 +113,19 @@ def _adapter_rules(rule: Rule, network: Network) -> Iterator[Rule]:
         return
     inputs = [_names(dims[dim]) for dim in matrix.input_dims]
     outputs = [_names(factors) for dim, factors in enumerate(dims) if dim not in matrix.input_dims]
-    ours_in, ours_out = " ".join(inputs), " ".join(outputs)
+    input_axes, output_axes = " ".join(inputs), " ".join(outputs)
     sides = {frozenset(_names(factors).split()): f"({_names(factors)})" for factors in file_dims}
-    file_in, file_out = sides.get(frozenset(ours_in.split())), sides.get(frozenset(ours_out.split()))
+    file_in, file_out = sides.get(frozenset(input_axes.split())), sides.get(frozenset(output_axes.split()))
     if file_in is None or file_out is None:
         return
     module = PREFIX + rule.file_name.removesuffix(WEIGHT)
     yield Rule(
-        module + SIDES["A"], f"{rule.tensor_name}{INPUT_ENDING}", f"{RANK_AXIS} {file_in} -> {ours_in} {RANK_AXIS}"
+        module + SIDES["A"], f"{rule.tensor_name}{INPUT_ENDING}", f"{RANK_AXIS} {file_in} -> {input_axes} {RANK_AXIS}"
     )
     yield Rule(
-        module + SIDES["B"], f"{rule.tensor_name}{OUTPUT_ENDING}", f"{file_out} {RANK_AXIS} -> {RANK_AXIS} {ours_out}"
+        module + SIDES["B"],
+        f"{rule.tensor_name}{OUTPUT_ENDING}",
+        f"{file_out} {RANK_AXIS} -> {RANK_AXIS} {output_axes}",
     )
 
 

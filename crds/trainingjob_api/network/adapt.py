@@ -28,7 +28,10 @@ def adapt(network: Network, lora: Lora) -> Network:
         return replace(block, adaptation=Adaptation(lora.rank, lora.scale, lora.dropout, targets, is_quantized))
 
     groups = (
-        replace(group, pattern=tuple(adapt_block(group, *one) for one in enumerate(group.pattern)))
+        replace(
+            group,
+            pattern=tuple(adapt_block(group, position, block) for position, block in enumerate(group.pattern)),
+        )
         for group in network.groups
     )
     return replace(network, groups=tuple(groups))

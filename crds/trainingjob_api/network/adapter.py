@@ -51,7 +51,7 @@ def make_adapter(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     """
     inputs = len(matrix.input_dims)
     shape, axes = matrix.shape, matrix.axes
-    one = Tensor(
+    input_side = Tensor(
         f"{matrix.name}{INPUT_ENDING}",
         (*shape[:inputs], rank),
         (*axes[:inputs], "rank"),
@@ -59,14 +59,14 @@ def make_adapter(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:
         matrix.decay,
         Role.INPUT,
     )
-    other = replace(
-        one,
+    output_side = replace(
+        input_side,
         name=f"{matrix.name}{OUTPUT_ENDING}",
         shape=(rank, *shape[inputs:]),
         axes=("rank", *axes[inputs:]),
         init=Zeros(),
     )
-    return one, other
+    return input_side, output_side
 
 
 def quantize(tensor: Tensor) -> tuple[Tensor, Tensor]:

@@ -275,7 +275,7 @@ class GroupedQueryAttention(CausalAttention):
     @cached_property
     def own_tensors(self) -> tuple[Tensor, ...]:
         """Return the matrices, their biases and the logits of sinks."""
-        biases = [make_bias(one) for one in self._projections if one.name in self.options.bias]
+        biases = [make_bias(matrix) for matrix in self._projections if matrix.name in self.options.bias]
         sinks = Tensor("sinks", (self.heads.num_heads,), ("heads",), Zeros(), DecayClass.BIAS, Role.VECTOR)
         return (*self._projections, *biases, *((sinks,) if self.options.sinks else ()))
 
@@ -321,10 +321,10 @@ class GroupedQueryAttention(CausalAttention):
         heads["key_norm"] = shard.split(self.heads.num_kv_heads, "kv_heads")
         norm = HiddenNorm(self.heads.head_dim, self.norm)
         return tuple(
-            replace(one.nest(f"{name}."), num_bytes=count * one.num_bytes)
+            replace(gradient_input.nest(f"{name}."), num_bytes=count * gradient_input.num_bytes)
             for name, count in heads.items()
             if self.norms[name]
-            for one in norm.gradient_inputs(shard)
+            for gradient_input in norm.gradient_inputs(shard)
         )
 
     def _saved_norm_bytes(self, shard: Shard) -> int:

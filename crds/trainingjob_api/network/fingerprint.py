@@ -52,5 +52,7 @@ def _describe(value: Any) -> Any:
         return _dump(value)
     if is_dataclass(value):
         values = {field.name: (getattr(value, field.name), field.default) for field in fields(value)}
-        return {name: _describe(one) for name, (one, default) in values.items() if one != default}
-    return [_describe(one) for one in value] if isinstance(value, tuple) else value
+        return {
+            name: _describe(field_value) for name, (field_value, default) in values.items() if field_value != default
+        }
+    return [_describe(item) for item in value] if isinstance(value, tuple) else value

@@ -38,4 +38,4 @@ def _freeze_group(group: Group, trainable: Sequence[str], *, has_backward: bool)
         frozen = (tensor.name for tensor in block.tensors if not matches_any(f"{prefix}{tensor.name}", trainable))
         return replace(block, frozen=frozenset(frozen), is_forward_only=not has_backward)
 
-    return replace(group, pattern=tuple(freeze_block(*one) for one in enumerate(group.pattern)))
+    return replace(group, pattern=tuple(freeze_block(position, block) for position, block in enumerate(group.pattern)))

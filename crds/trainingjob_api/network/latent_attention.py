@@ -132,16 +132,18 @@ class LatentAttention(CausalAttention):
         """Return the bytes of latent vectors, queries, keys, values, output and scores, and of gathered keys."""
         heads, latent = shard.split(self.num_heads, "heads"), self.latent
         keys_and_values = heads * (latent.head_dim + latent.value_dim)
-        own = heads * (latent.head_dim + latent.value_dim) + keys_and_values * self.key_copies(shard)
+        features = heads * (latent.head_dim + latent.value_dim) + keys_and_values * self.key_copies(shard)
         norms = [norm.saved_bytes(shard) for norm in self.norms.values() if norm]
         scores = self.score_costs(shard).saved_bytes
-        return shard.compute_bytes * (own + latent.rope_dim) + sum(norms) + scores
+        return shard.compute_bytes * (features + latent.rope_dim) + sum(norms) + scores
 
     def norm_inputs(self, shard: Shard) -> tuple[GradientInput, ...]:
         """Return the normalized latent vectors: before their scales, and after them for the matrices that follow."""
         readers = {"query_norm": frozenset({"query_up"}), "key_value_norm": frozenset({"key", "value"})}
         norms = [(name, norm) for name, norm in self.norms.items() if norm]
-        scales = (one.nest(f"{name}.") for name, norm in norms for one in norm.gradient_inputs(shard))
+        scales = (
+            gradient_input.nest(f"{name}.") for name, norm in norms for gradient_input in norm.gradient_inputs(shard)
+        )
         results = (GradientInput(readers[name], shard.compute_bytes * norm.width) for name, norm in norms)
         return (*scales, *results)
 

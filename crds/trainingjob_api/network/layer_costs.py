@@ -20,9 +20,11 @@ class LayerCosts:
     def __init__(self, block: "Block", shard: Shard) -> None:
         parts = block.parts.values()
         unneeded = find_unneeded_values(block, shard)
-        unneeded_bytes = {name: sum([one.num_bytes for one in values]) for name, values in unneeded.items()}
+        unneeded_bytes = {
+            name: sum([gradient_input.num_bytes for gradient_input in values]) for name, values in unneeded.items()
+        }
         unread = find_unneeded_values(block, shard, reads_copies=False)
-        unneeded_names = {one.activation for values in unread.values() for one in values}
+        unneeded_names = {gradient_input.activation for values in unread.values() for gradient_input in values}
         named = [activation for part in parts for activation in part.activations(shard)]
         if isinstance(block.mlp, DenseMlp) and not block.mlp_output_norm:
             named = [activation for activation in named if activation.name != MLP_OUTPUT]
@@ -30,11 +32,11 @@ class LayerCosts:
         uncomputed = sum([activation.flops for activation in named if activation.name in unneeded_names])
         flops = [part.flops(shard) for part in parts]
         frozen = [tensor for tensor in block.tensors if tensor.is_matrix and not tensor.is_trainable]
-        own = FORWARD_FLOPS * sum([block.part_of(tensor).product_size(tensor, shard) for tensor in frozen])
+        frozen_flops = FORWARD_FLOPS * sum([block.part_of(tensor).product_size(tensor, shard) for tensor in frozen])
         self.flops = PassFlops(
-            sum([one.forward for one in flops]),
-            0 if block.is_forward_only else sum([one.backward for one in flops]) - own,
-            sum([one.recomputed for one in flops]) - uncomputed,
+            sum([part_flops.forward for part_flops in flops]),
+            0 if block.is_forward_only else sum([part_flops.backward for part_flops in flops]) - frozen_flops,
+            sum([part_flops.recomputed for part_flops in flops]) - uncomputed,
         )
         saved = {name: part.saved_bytes(shard) - unneeded_bytes[name] for name, part in block.parts.items()}
         norms = sum([saved[name] for name, part in block.parts.items() if isinstance(part, HiddenNorm)])
@@ -47,8 +49,8 @@ class LayerCosts:
         """What lives in the backward pass of a layer that is computed again; None: what is saved, and workspace."""
         if block.attention.stores_no_scores(shard):
             num_norms = sum([isinstance(part, HiddenNorm) for part in parts])
-            whole = block.attention.width * shard.compute_bytes
-            stream = count_stream_bytes(whole, num_norms, block.count_stream_shards(shard)) + adapted
+            hidden_bytes = block.attention.width * shard.compute_bytes
+            stream = count_stream_bytes(hidden_bytes, num_norms, block.count_stream_shards(shard)) + adapted
             self.recomputed = RecomputedLayer.describe(
                 block.attention, block.mlp, stream, scaling, unneeded_bytes, shard
             )
@@ -69,10 +71,16 @@ def find_unneeded_values(
     needed = {tensor.name for tensor in block.tensors if tensor.is_trainable}
     if block.adaptation and not (block.adaptation.dropout and reads_copies):
         needed |= block.adaptation.targets
-    values = {name: [one.nest(f"{name}.") for one in part.gradient_inputs(shard)] for name, part in block.parts.items()}
+    values = {
+        name: [gradient_input.nest(f"{name}.") for gradient_input in part.gradient_inputs(shard)]
+        for name, part in block.parts.items()
+    }
     for name, norm in (("attention", block.attention_norm), ("mlp", block.mlp_norm)):
         if norm:
             matrices = [tensor.nest(f"{name}.") for tensor in block.parts[name].tensors if tensor.is_matrix]
             readers = frozenset(matrix.name for matrix in matrices if matrix.axes[0] == "embed")
             values[f"{name}_norm"].append(GradientInput(readers, shard.compute_bytes * norm.width))
-    return {name: tuple(one for one in found if not one.names & needed) for name, found in values.items()}
+    return {
+        name: tuple(gradient_input for gradient_input in found if not gradient_input.names & needed)
+        for name, found in values.items()
+    }

@@ -108,8 +108,8 @@ class Block:
             named = self.activations(shard)
             recomputed = flops.recomputed + adapted.recomputed
             if isinstance(self.mlp, DenseMlp):  # needed by the norm of the output, if there is one
-                recomputed += sum([one.flops for one in named if one.name == MLP_OUTPUT])
-            recomputed -= sum([one.flops for one in named if one.name in saved.names])
+                recomputed += sum([activation.flops for activation in named if activation.name == MLP_OUTPUT])
+            recomputed -= sum([activation.flops for activation in named if activation.name in saved.names])
         return PassFlops(flops.forward + adapted.forward, flops.backward + adapted.backward, recomputed)
 
     def saved_bytes(self, shard: Shard, saved: SavedActivations | None) -> int:
@@ -131,7 +131,7 @@ class Block:
 
     def _named_bytes(self, shard: Shard, names: AbstractSet[str]) -> int:
         stream = self.attention.width * shard.compute_bytes if LAYER_INPUT in names else 0
-        named = [one.num_bytes for one in self.activations(shard) if one.name in names]
+        named = [activation.num_bytes for activation in self.activations(shard) if activation.name in names]
         return stream // self.count_stream_shards(shard) + sum(named)
 
     def count_stream_shards(self, shard: Shard) -> int:
@@ -260,9 +260,11 @@ class Network:
     @cached_property
     def quantized(self) -> Mapping[str, Tensor]:
         """Return the tensors whose matmuls are quantized, by name."""
-        blocks = [(group.prefix(place), one) for group in self.groups for place, one in enumerate(group.pattern)]
+        blocks = [
+            (group.prefix(position), block) for group in self.groups for position, block in enumerate(group.pattern)
+        ]
         blocks += [(PREDICTION_PREFIX, self.prediction.block)] if self.prediction else []
-        names = {f"{prefix}{name}" for prefix, one in blocks if one.quantized for name in one.quantized.names}
+        names = {f"{prefix}{name}" for prefix, block in blocks if block.quantized for name in block.quantized.names}
         return {tensor.name: tensor for tensor in self.tensors if tensor.name in names}
 
     @property

@@ -104,8 +104,8 @@ class GradientInput:
 def find_product(matrix: Tensor, shard: Shard, slots: float = 1.0) -> Activation:
     """Return the product of a matrix per token, or for so many capacity slots per token."""
     size, input_size = matrix.gathered_size(shard.ways), 1
-    for place in matrix.input_dims:
-        axis, dim = matrix.axes[place], matrix.shape[place]
+    for dim_index in matrix.input_dims:
+        axis, dim = matrix.axes[dim_index], matrix.shape[dim_index]
         input_size *= dim if axis in GATHERED_AXES else shard.split(dim, axis)
     num_bytes = shard.compute_bytes * size / input_size
     return Activation(PRODUCTS[matrix.local_name], round(slots * num_bytes), round(slots * FORWARD_FLOPS * size))

@@ -31,7 +31,10 @@ def quantize(network: Network, quantization: Quantization) -> Network:
 
     groups = (
         replace(
-            group, pattern=tuple(quantize_block(group.prefix(place), one) for place, one in enumerate(group.pattern))
+            group,
+            pattern=tuple(
+                quantize_block(group.prefix(position), block) for position, block in enumerate(group.pattern)
+            ),
         )
         for group in network.groups
     )

@@ -62,18 +62,22 @@ class RecomputedLayer:
             unneeded: those of values that only gradients of frozen tensors need, by part.
             shard: the share of a device.
         """
-        whole = mlp.saved_bytes(shard) - unneeded["mlp"]
+        saved_bytes = mlp.saved_bytes(shard) - unneeded["mlp"]
         is_fused = attention.accelerator.startswith(TPU)
-        fused = min(mlp.recomputed_bytes(shard), whole) if is_fused else whole
+        fused = min(mlp.recomputed_bytes(shard), saved_bytes) if is_fused else saved_bytes
         workspace = mlp.workspace_bytes(shard) + scaling
         return cls(
             stream,
             attention.saved_bytes(shard) - unneeded["attention"],
             fused + workspace,
-            whole + workspace,
+            saved_bytes + workspace,
             attention.workspace_bytes(shard),
             *(
-                {one.name: one.num_bytes for one in part.activations(shard) if one.name not in STREAM_NAMES}
+                {
+                    activation.name: activation.num_bytes
+                    for activation in part.activations(shard)
+                    if activation.name not in STREAM_NAMES
+                }
                 for part in (attention, mlp)
             ),
         )

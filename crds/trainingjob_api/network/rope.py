@@ -82,16 +82,16 @@ class Rope(Strict):
     def frequencies(self, head_dim: int) -> tuple[float, ...]:
         """Return the angle per position of each pair of features, in radians."""
         dim = self.rotated_dim(head_dim)
-        plain = [self.theta ** (-2 * pair / dim) for pair in range(dim // 2)]
+        unscaled = [self.theta ** (-2 * pair / dim) for pair in range(dim // 2)]
         scaling = self.scaling
         if scaling is None:
-            return tuple(plain)
+            return tuple(unscaled)
         if scaling.type == "linear":
-            return tuple(frequency / scaling.factor for frequency in plain)
-        kept = _kept_by_llama3(scaling, plain) if scaling.type == "llama3" else self._kept_by_yarn(scaling, dim)
+            return tuple(frequency / scaling.factor for frequency in unscaled)
+        kept_shares = _llama3_shares(scaling, unscaled) if scaling.type == "llama3" else self._yarn_shares(scaling, dim)
         return tuple(
             frequency * share + frequency / scaling.factor * (1 - share)
-            for frequency, share in zip(plain, kept, strict=True)
+            for frequency, share in zip(unscaled, kept_shares, strict=True)
         )
 
     @property
@@ -101,7 +101,7 @@ class Rope(Strict):
             return 1.0
         return (self.scaling.yarn or YarnScaling()).attention_factor or 0.1 * math.log(self.scaling.factor) + 1
 
-    def _kept_by_yarn(self, scaling: RopeScaling, dim: int) -> list[float]:
+    def _yarn_shares(self, scaling: RopeScaling, dim: int) -> list[float]:
         """Return the share of each frequency that is kept: 1 for fast ones, 0 for slow ones, and a ramp between."""
         options = scaling.yarn or YarnScaling()
 
@@ -116,7 +116,7 @@ class Rope(Strict):
         return [1 - min(max((pair - low) / width, 0), 1) for pair in range(dim // 2)]
 
 
-def _kept_by_llama3(scaling: RopeScaling, frequencies: Sequence[float]) -> list[float]:
+def _llama3_shares(scaling: RopeScaling, frequencies: Sequence[float]) -> list[float]:
     """Return the share of each frequency that is kept, by its rotations over the original length."""
     options = scaling.llama3 or Llama3Scaling()
     rotations = [_length(scaling) * frequency / math.tau for frequency in frequencies]

@@ -171,8 +171,10 @@ class RoutedMlp(Part):
     def _matrices(self) -> tuple[Tensor, ...]:
         """Return the matrices of the experts."""
         count = self.experts.count
-        one = make_matrices(self.width, self.hidden, self.options, self.init, DecayClass.EXPERT, "expert_embed")
-        return tuple(replace(matrix, shape=(count, *matrix.shape), axes=("experts", *matrix.axes)) for matrix in one)
+        matrices = make_matrices(self.width, self.hidden, self.options, self.init, DecayClass.EXPERT, "expert_embed")
+        return tuple(
+            replace(matrix, shape=(count, *matrix.shape), axes=("experts", *matrix.axes)) for matrix in matrices
+        )
 
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -228,14 +230,15 @@ class RoutedMlp(Part):
 
         Dropless experts have capacity for all tokens of the devices along `expert`: all may choose the same ones.
         """
-        one = self.options.saved_values * shard.compute_bytes * shard.split(self.hidden, "mlp")
-        row, routing = one + 3 * shard.compute_bytes * self.width, 4 * FLOAT32 * self.experts.count
+        expert_bytes = self.options.saved_values * shard.compute_bytes * shard.split(self.hidden, "mlp")
+        row, routing = expert_bytes + 3 * shard.compute_bytes * self.width, 4 * FLOAT32 * self.experts.count
         if self.experts.dispatch == "dropless":
             rows = self._num_rows(shard)
-            return rows * (row + 4 * FLOAT32) + routing + self.experts.shared * one  # 4: expert, order, place, weight
+            # The four numbers of a row: its expert, order, slot and weight.
+            return rows * (row + 4 * FLOAT32) + routing + self.experts.shared * expert_bytes
         slots = self._num_slots(shard.length)
         in_slots = slots * row // self.experts.group_size(shard.length)
-        return in_slots + slots * shard.compute_bytes + routing + self.experts.shared * one
+        return in_slots + slots * shard.compute_bytes + routing + self.experts.shared * expert_bytes
 
     def gradient_inputs(self, shard: Shard) -> tuple[GradientInput, ...]:
         """Return what the matrices of the routed experts read, and what those of the shared experts read."""
@@ -249,7 +252,7 @@ class RoutedMlp(Part):
         return (
             GradientInput(first, slots * shard.compute_bytes * self.width // tokens),
             GradientInput(frozenset({"down"}), slots * shard.compute_bytes * hidden // tokens),
-            *(one.nest("shared.") for one in shared),
+            *(gradient_input.nest("shared.") for gradient_input in shared),
         )
 
     def scaling_bytes(self, shard: Shard) -> int:

@@ -215,8 +215,8 @@ def make_bias(matrix: Tensor) -> Tensor:
 
 def make_output_vector(matrix: Tensor, ending: str, decay: DecayClass) -> Tensor:
     """Return a vector with a number for each output of a matrix. Its name is that of the matrix with an ending."""
-    kept = [dim for dim in range(len(matrix.shape)) if dim not in matrix.input_dims]
+    output_dims = [dim for dim in range(len(matrix.shape)) if dim not in matrix.input_dims]
     # A vector of the residual stream is replicated, as the scale of a norm is.
-    axes = tuple("norm" if matrix.axes[dim] in ("embed", "expert_embed") else matrix.axes[dim] for dim in kept)
-    shape = tuple(matrix.shape[dim] for dim in kept)
+    axes = tuple("norm" if matrix.axes[dim] in ("embed", "expert_embed") else matrix.axes[dim] for dim in output_dims)
+    shape = tuple(matrix.shape[dim] for dim in output_dims)
     return Tensor(f"{matrix.name}{ending}", shape, axes, Zeros(), decay, Role.VECTOR)

@@ -63,16 +63,16 @@ def correct_path(
     """Return the error of a path, and its nearest legal values."""
     if (match := _URL.fullmatch(path)) and pattern == STORE_URI:
         return _correct_folder(match[1].lower(), match[2])
-    if match and pattern in _FILES and (kept := _BUCKETS.get(match[1].lower())):
-        return _correct_files(kept, match[1], match[2], pattern)
+    if match and pattern in _FILES and (bucket_scheme := _BUCKETS.get(match[1].lower())):
+        return _correct_files(bucket_scheme, match[1], match[2], pattern)
     is_plain = pattern in (PLAIN_PATH, STORE_URI)
     if match := _URL.fullmatch(path):
         scheme, rest = match[1].lower(), f"/{match[2].lstrip('/')}"
         if scheme in _HUB:
             return _correct_hub(location, match[2]), ()
         local = (_clean(rest) if is_plain else rest,) if scheme == "file" else ()
-        words = "must be a path in the pod, without `file:`." if local else _STORES.get(scheme, _OTHER_STORE)
-        return words, tuple(map(as_text, local))
+        message = "must be a path in the pod, without `file:`." if local else _STORES.get(scheme, _OTHER_STORE)
+        return message, tuple(map(as_text, local))
     if path.startswith("~") or "$" in path:
         return "must be written out: `~` and variables are not replaced in this field.", ()
     is_hub_id = _HUB_ID.fullmatch(path) and path.partition("/")[0] not in _FOLDERS and not _FILE.search(path)
@@ -82,9 +82,9 @@ def correct_path(
         return "must be a path of Linux: folders are separated by `/`.", ()
     if not is_plain:
         return None
-    strange = dict.fromkeys(character for found in _STRANGE.findall(path) for character in found)
-    if strange:
-        names = ", ".join(_name(character) for character in strange)
+    illegal = dict.fromkeys(character for found in _STRANGE.findall(path) for character in found)
+    if illegal:
+        names = ", ".join(_name(character) for character in illegal)
         return f"must hold letters, digits and `_@%+=:,.-` only, but has {names}.", _cleaned_if_different(path)
     return ("must not have an empty folder name, `//`.", _cleaned_if_different(path)) if path.startswith("/") else None
 
@@ -107,16 +107,16 @@ def _correct_hub(location: Location, path: str) -> str:
     return f"{first} What is on the Hugging Face Hub must be copied to a volume first: {_VOLUME}"
 
 
-def _correct_files(kept: str, scheme: str, rest: str, pattern: str) -> Correction:
-    """Return the error of the URI of files in a bucket. `kept` is the scheme that the trainer knows."""
+def _correct_files(bucket_scheme: str, scheme: str, rest: str, pattern: str) -> Correction:
+    """Return the error of the URI of files in a bucket. `bucket_scheme` is the scheme that the trainer reads."""
     bucket, _, name = rest.strip("/").partition("/")
     fixed, wildcards = _cut_wildcards(name) if pattern == SOURCE_PATH else (name, "")
-    nearest = f"{kept}://{_STRANGE_BUCKET.sub('-', bucket.lower()).strip('-._')}{_clean(fixed).rstrip('/')}"
+    nearest = f"{bucket_scheme}://{_STRANGE_BUCKET.sub('-', bucket.lower()).strip('-._')}{_clean(fixed).rstrip('/')}"
     named = (as_text(nearest),) if re.fullmatch(pattern, nearest) else ()
     if wildcards:
         return f"must not contain wildcards: write `pattern: {as_text(wildcards)}`.", named
-    if scheme != kept:
-        return f"must begin with {kept}://.", named
+    if scheme != bucket_scheme:
+        return f"must begin with {bucket_scheme}://.", named
     if pattern == TEMPLATE_PATH and not named:
         return "must be the URI of a .jinja or .json file, such as gs://bucket/chat_template.jinja.", ()
     return (
@@ -128,23 +128,23 @@ def _correct_files(kept: str, scheme: str, rest: str, pattern: str) -> Correctio
 def _cut_wildcards(name: str) -> tuple[str, str]:
     """Return the folder before the first wildcard of a path, and the rest; empty: there is none."""
     parts = name.split("/")
-    first = next((place for place, part in enumerate(parts) if _WILDCARD.search(part)), len(parts))
+    first = next((index for index, part in enumerate(parts) if _WILDCARD.search(part)), len(parts))
     return "/".join(parts[:first]), "/".join(parts[first:])
 
 
 def _correct_folder(scheme: str, rest: str) -> Correction:
     """Return the error of a URI where a folder of a bucket may be named."""
     bucket, _, folder = rest.strip("/").partition("/")
-    kept = _BUCKETS.get(scheme)
+    bucket_scheme = _BUCKETS.get(scheme)
     if _STORES.get(scheme) == _AZURE:
         return _AZURE, ()
-    if kept is None:
-        words = f"must begin with gs:// or s3://, or be a path in the pod: there is no store for {scheme}://."
-        return words, (as_text(_clean(rest)),) if scheme == "file" else ()
-    nearest = f"{kept}://{_STRANGE_BUCKET.sub('-', bucket.lower()).strip('-._')}{_clean(folder or 'run')}"
+    if bucket_scheme is None:
+        message = f"must begin with gs:// or s3://, or be a path in the pod: there is no store for {scheme}://."
+        return message, (as_text(_clean(rest)),) if scheme == "file" else ()
+    nearest = f"{bucket_scheme}://{_STRANGE_BUCKET.sub('-', bucket.lower()).strip('-._')}{_clean(folder or 'run')}"
     named = (as_text(nearest),) if re.fullmatch(STORE_URI, nearest) else ()
-    if scheme != kept:
-        return f"must begin with {kept}://.", named
+    if scheme != bucket_scheme:
+        return f"must begin with {bucket_scheme}://.", named
     if not folder:
         return "must name a folder of the bucket: the job must not share its folder.", named
     return (
@@ -172,20 +172,20 @@ def _clean(path: str) -> str:
 
 def correct_boolean(value: bool, kind: str, choices: tuple[str, ...]) -> Correction:  # noqa: FBT001  # the value itself
     """Return the correction for a boolean that YAML parsed from a word."""
-    words = ("yes", "on", "true") if value else ("no", "off", "false")
-    reads = f"YAML reads `{words[0]}`, `{words[1]}` and `{words[2]}` without quotes as {words[2]}"
+    spellings = ("yes", "on", "true") if value else ("no", "off", "false")
+    reads = f"YAML reads `{spellings[0]}`, `{spellings[1]}` and `{spellings[2]}` without quotes as {spellings[2]}"
     if kind == "choice":
-        nearest = tuple(one for one in (() if value else ("none", "never", *words)) if one in choices)
+        nearest = tuple(choice for choice in (() if value else ("none", "never", *spellings)) if choice in choices)
         return f"must be one of {', '.join(choices)}. {reads}.", nearest
-    return f"must be text. {reads}: write quotes.", tuple(f'"{word}"' for word in words)
+    return f"must be text. {reads}: write quotes.", tuple(f'"{spelling}"' for spelling in spellings)
 
 
 def find_axis(name: str) -> str:
     """Return the mesh axis for another framework's name; empty: unknown."""
-    plain = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().replace("-", "_")
-    while (shorter := _AXIS_AFFIXES.sub("", plain)) != plain:
-        plain = shorter
-    return ALIASES.get(plain, "")
+    normalized = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().replace("-", "_")
+    while (shorter := _AXIS_AFFIXES.sub("", normalized)) != normalized:
+        normalized = shorter
+    return ALIASES.get(normalized, "")
 
 
 def holds_axes(location: Location) -> bool:
@@ -252,11 +252,11 @@ def _reshape(node: Mapping[str, Any], kind: str, value: Any) -> Any:
             return only
         case "tuple", _:
             return _reshape_list(node["items"].get("properties", {}), value)
-        case "dict", list() if value and all(isinstance(one, dict) for one in value):
-            return {key: one for item in value for key, one in item.items()}
+        case "dict", list() if value and all(isinstance(item, dict) for item in value):
+            return {key: field_value for item in value for key, field_value in item.items()}
         case "dict", str() | list():
-            pairs = [str(one).partition("=") for one in ([value] if isinstance(value, str) else value)]
-            return {key: one for key, _, one in pairs} if pairs and all(sign for _, sign, _ in pairs) else None
+            pairs = [str(text).partition("=") for text in ([value] if isinstance(value, str) else value)]
+            return {key: text for key, _, text in pairs} if pairs and all(sign for _, sign, _ in pairs) else None
         case "model", [dict(only)]:
             return only
     return None
@@ -271,10 +271,12 @@ def _reshape_list(fields: Mapping[str, Any], value: Any) -> Any:
             return [name]
         case dict() if value and value.keys() <= fields.keys():
             return [value]
-        case dict() if value and "value" in fields and all(isinstance(one, _SCALARS) for one in value.values()):
-            return [{"name": name, "value": one if isinstance(one, str) else _json(one)} for name, one in value.items()]
-        case dict() if value and "name" in fields and all(isinstance(one, dict) for one in value.values()):
-            return [{"name": name, **one} for name, one in value.items()]
+        case dict() if value and "value" in fields and all(isinstance(item, _SCALARS) for item in value.values()):
+            return [
+                {"name": name, "value": item if isinstance(item, str) else _json(item)} for name, item in value.items()
+            ]
+        case dict() if value and "name" in fields and all(isinstance(item, dict) for item in value.values()):
+            return [{"name": name, **item} for name, item in value.items()]
     return None
 
 

@@ -109,7 +109,7 @@ def format_value(value: Any) -> str:
     if isinstance(value, float) and value.is_integer() and _LARGE <= abs(value) < _FIRST_WITH_EXPONENT:
         return str(int(value))  # `kubectl` sends `2e9` in this form
     text = json.dumps(value if not isinstance(value, str) else value[: MAX_SHOWN + 1], default=str, ensure_ascii=False)
-    text = "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
+    text = "".join(character if character.isprintable() else json.dumps(character)[1:-1] for character in text)
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
 
 
@@ -124,7 +124,7 @@ def _unknown(location: Location, value: Any) -> Problem:
     name, parent = str(location[-1])[:MAX_MATCHED], location[:-1]
     model = find_model(parent)
     names = field_names(model) if model else ()
-    close = tuple(one for one in _closest(name, names) if _has_same_shape(value, sample_at((*parent, one))))
+    close = tuple(field for field in _closest(name, names) if _has_same_shape(value, sample_at((*parent, field))))
     if holds_axes(location) and (axis := find_axis(name)):
         close = (axis,)
     message = f"{format_value(name)} is not a field of {format_path(parent)}."
@@ -133,12 +133,12 @@ def _unknown(location: Location, value: Any) -> Problem:
         return Problem(format_path(location), value, f"{message} It {verb} to {' or '.join(renamed)}.", renamed)
     if hint := hint_restructured(location, value) or hint_unknown(location, value):
         return Problem(format_path(location), value, f"{message} {hint}")
-    named = sorted([place for place in all_fields() if normalize_name(place[-1]) == normalize_name(name)], key=len)
+    named = sorted([path for path in all_fields() if normalize_name(path[-1]) == normalize_name(name)], key=len)
     if isinstance(value, int | float):  # `replicas: 4` is a number of slices, not the section of this name
-        named = [place for place in named if not isinstance(sample_at(place), dict)]
+        named = [path for path in named if not isinstance(sample_at(path), dict)]
     if not close:
         close = _find_below(parent, named, value)
-    elsewhere = [format_path(place) for place in (*named, *find_new_places(name))]
+    elsewhere = [format_path(path) for path in (*named, *find_new_places(name))]
     if not close and elsewhere:
         message += f" Was {' or '.join(elsewhere[:2])} meant?"
     elif not close:
@@ -146,9 +146,9 @@ def _unknown(location: Location, value: Any) -> Problem:
     return Problem(format_path(location), value, message, close)
 
 
-def _find_below(parent: Location, places: list[Location], value: Any) -> tuple[str, ...]:
+def _find_below(parent: Location, paths: list[Location], value: Any) -> tuple[str, ...]:
     """Return the only one of some fields that a section has at a lower level, as a path from there, or nothing."""
-    below = [place[len(parent) :] for place in places if parent and place[: len(parent)] == parent]
+    below = [path[len(parent) :] for path in paths if parent and path[: len(parent)] == parent]
     if len(below) == 1 and _has_same_shape(value, sample_at((*parent, *below[0]))):
         return (".".join(map(str, below[0])),)
     return ()
@@ -179,7 +179,9 @@ def _type_message(error: _Error) -> tuple[str, tuple[str, ...]]:
         return f"{format_value(value)} is not allowed: {error['msg']}.", ()
     if kind == "string" and isinstance(value, bool):
         message, nearest = correct_boolean(value, kind, ())
-        return f"{format_value(value)} {message}", tuple(one for one in nearest if _is_legal(location, json.loads(one)))
+        return f"{format_value(value)} {message}", tuple(
+            suggestion for suggestion in nearest if _is_legal(location, json.loads(suggestion))
+        )
     nearest = _nearest_values(kind, value) or reshape(location, kind, value)
     if wrapped := wrap_former_number(location, value):
         nearest = (json.dumps(wrapped),)
@@ -218,7 +220,7 @@ def _as_text(location: Location, number: float) -> tuple[str, ...]:
     """Return the text that a number was meant to be, as the field spells it."""
     written = format_value(number)
     corrected = _normalize(schema_at(location).get("pattern", ""), written)
-    return tuple(as_text(one) for one in (written, corrected) if _is_legal(location, one))[:1]
+    return tuple(as_text(text) for text in (written, corrected) if _is_legal(location, text))[:1]
 
 
 def _is_legal(location: Location, text: str) -> bool:
@@ -270,18 +272,18 @@ _OTHER_TOKENIZERS = ("tiktoken",)
 def _limit_message(error: _Error) -> tuple[str, tuple[str, ...]]:
     if error["input"] != error["input"]:  # only NaN differs from itself
         return "NaN must be a number.", ()
-    key, words = _LIMITS[error["type"]]
+    key, comparison = _LIMITS[error["type"]]
     limit = error["ctx"][key]
     nearest = (f"{limit:g}" if isinstance(limit, float) else str(limit),) if key in ("ge", "le") else ()
-    shown = nearest[0] if nearest else f"{limit:g}"
-    return f"{format_value(error['input'])} must be {words} {shown}.", nearest
+    limit_text = nearest[0] if nearest else f"{limit:g}"
+    return f"{format_value(error['input'])} must be {comparison} {limit_text}.", nearest
 
 
 def _length_message(error: _Error) -> tuple[str, tuple[str, ...]]:
-    key, words, what = _LENGTHS[error["type"]]
+    key, comparison, what = _LENGTHS[error["type"]]
     limit = error["ctx"][key]
     unit = what if limit != 1 else what.removesuffix("s")
-    return f"has {len(error['input'])} {what}, but must have {words} {limit} {unit}.", ()
+    return f"has {len(error['input'])} {what}, but must have {comparison} {limit} {unit}.", ()
 
 
 def _pattern_message(error: _Error) -> tuple[str, tuple[str, ...]]:
@@ -293,8 +295,8 @@ def _pattern_message(error: _Error) -> tuple[str, tuple[str, ...]]:
     if known.is_path:
         answer = correct_path(error_location(error), value[:MAX_PATH], pattern)
         if answer:
-            words, nearest = answer
-            return f"{format_value(value)} {words}", nearest
+            error_text, nearest = answer
+            return f"{format_value(value)} {error_text}", nearest
     if isinstance(known, IntOrText) and (number := value.strip()).isdecimal():
         legal = min(max(int(number), known.minimum), known.maximum)
         return f"{json.dumps(number)} is text, but must be {known.accepts}.", (str(legal),)

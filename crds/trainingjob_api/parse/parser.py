@@ -57,10 +57,10 @@ class Parsed:
         has_command = self.spec is not None and self.spec.command_program is not None
         if not self.broken and not has_command:  # first: every check calls this for hundreds of rules
             return True
-        wanted = [_split(path) for path in paths]
-        if has_command and PROGRAM not in wanted and any(path[0] in TRAINER_SECTIONS for path in wanted):
+        locations = [_split(path) for path in paths]
+        if has_command and PROGRAM not in locations and any(path[0] in TRAINER_SECTIONS for path in locations):
             return False
-        return not any(_overlap(location, path) for location in self.broken for path in wanted)
+        return not any(_overlap(location, path) for location in self.broken for path in locations)
 
 
 class _TooDeepError(Exception):
@@ -78,18 +78,18 @@ def parse_spec(raw: object, presets: Mapping[str, Preset] = PRESETS) -> Parsed:
     if num_bytes > MAX_BYTES:
         return _rejected(None, f"has {num_bytes:,} bytes as JSON, but must have at most {MAX_BYTES:,}.")
     try:
-        plain = _as_json(raw, MAX_DEPTH)
+        document = _as_json(raw, MAX_DEPTH)
     except _TooDeepError:
         return _rejected(None, f"is nested more than {MAX_DEPTH} levels deep.")
-    unknown = _merge_presets(plain, presets)
-    parsed = _parse_plain(plain)
+    unknown = _merge_presets(document, presets)
+    parsed = _parse_document(document)
     if not unknown:
         return parsed
     problems = tuple(in_order((*unknown.values(), *parsed.problems)))
     return replace(parsed, problems=problems, broken=parsed.broken | unknown.keys())
 
 
-def _merge_presets(plain: dict[str, Any], presets: Mapping[str, Preset]) -> dict[Location, Problem]:
+def _merge_presets(document: dict[str, Any], presets: Mapping[str, Preset]) -> dict[Location, Problem]:
     """Give the model sections of a spec the values of their presets, and return the problems of unknown ones.
 
     A section with an unknown preset becomes that of the sample.
@@ -97,7 +97,7 @@ def _merge_presets(plain: dict[str, Any], presets: Mapping[str, Preset]) -> dict
     unknown: dict[Location, Problem] = {}
     for location in MODELS:
         *parents, last = location
-        section: Any = plain
+        section: Any = document
         for parent in parents:
             section = section.get(parent) if isinstance(section, dict) else None
         if isinstance(section, dict) and last in section:
@@ -108,16 +108,16 @@ def _merge_presets(plain: dict[str, Any], presets: Mapping[str, Preset]) -> dict
     return unknown
 
 
-def _parse_plain(plain: dict[str, Any]) -> Parsed:
+def _parse_document(document: dict[str, Any]) -> Parsed:
     """Return the spec of a JSON value, with all problems of its structure and ranges."""
-    spec, errors = _parse(plain)
-    if spec is None and _replace_integral_floats(plain, errors):
-        spec, errors = _parse(plain)
+    spec, errors = _parse(document)
+    if spec is None and _replace_integral_floats(document, errors):
+        spec, errors = _parse(document)
     if spec:
         return Parsed(spec)
     first = sorted(errors, key=lambda error: format_path(error["loc"]))[:MAX_ERRORS]
     problems = tuple(in_order(to_problem(error) for error in first if _is_primary(error, first))[:MAX_PROBLEMS])
-    return _repair(plain, errors, problems) if len(errors) <= MAX_ERRORS else Parsed(None, problems)
+    return _repair(document, errors, problems) if len(errors) <= MAX_ERRORS else Parsed(None, problems)
 
 
 def _rejected(value: object, message: str) -> Parsed:
@@ -166,15 +166,15 @@ def _as_text(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _parse(plain: dict[str, Any]) -> tuple[TrainingJobSpec | None, list[Any]]:
+def _parse(document: dict[str, Any]) -> tuple[TrainingJobSpec | None, list[Any]]:
     missing: list[Any] = [
-        {"type": "missing", "loc": (name,), "msg": "Field required", "input": plain}
+        {"type": "missing", "loc": (name,), "msg": "Field required", "input": document}
         for name in REPLACED_SECTIONS
-        if name not in plain and not _replaces_trainer(plain.get("program"))
+        if name not in document and not _replaces_trainer(document.get("program"))
     ]
     try:
         # JSON mode is strict about types, but accepts lists. Python mode would require tuples.
-        spec = TrainingJobSpec.model_validate_json(json.dumps(plain), strict=True, by_alias=True, by_name=False)
+        spec = TrainingJobSpec.model_validate_json(json.dumps(document), strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
         return None, [*missing, *error.errors(include_url=False)]
     return (None, missing) if missing else (spec, [])
@@ -185,7 +185,7 @@ def _replaces_trainer(program: object) -> bool:
     return program is not None and not (isinstance(program, dict) and "entrypoint" in program)
 
 
-def _replace_integral_floats(plain: dict[str, Any], errors: list[Any]) -> bool:
+def _replace_integral_floats(document: dict[str, Any], errors: list[Any]) -> bool:
     """Replace floats without a fraction by whole numbers; return whether any was replaced.
 
     The API server's type `integer` accepts `1.0`, and `kubectl` sends `1e6` as 1000000.
@@ -195,10 +195,10 @@ def _replace_integral_floats(plain: dict[str, Any], errors: list[Any]) -> bool:
         value = error["input"]
         if error["type"].startswith("int_") and isinstance(value, float) and value.is_integer():
             *parents, last = error["loc"]
-            place: Any = plain
+            parent: Any = document
             for part in parents:
-                place = place[part]
-            place[last] = int(value)
+                parent = parent[part]
+            parent[last] = int(value)
             is_any = True
     return is_any
 
@@ -212,10 +212,10 @@ def _is_primary(error: Any, errors: list[Any]) -> bool:
     return True
 
 
-def _repair(plain: dict[str, Any], errors: list[Any], problems: tuple[Problem, ...]) -> Parsed:
+def _repair(document: dict[str, Any], errors: list[Any], problems: tuple[Problem, ...]) -> Parsed:
     """Replace invalid values by sample values, which are valid, so that the rest can be parsed."""
     broken = {error_location(error) for error in errors}
-    repaired = copy_containers(plain)
+    repaired = copy_containers(document)
     for location in sorted(broken, key=len, reverse=True):  # innermost first: an enclosing object may be removed next
         _replace(repaired, location)
     # A misspelt field also leaves the intended field without the user's value.
@@ -227,13 +227,13 @@ def _repair(plain: dict[str, Any], errors: list[Any], problems: tuple[Problem, .
 def _replace(repaired: Any, location: Location) -> None:
     """Set the sample's value at a location, or remove the field if the sample has none."""
     *parents, last = location
-    place, sample = repaired, sample_at(location)
+    parent, sample = repaired, sample_at(location)
     for part in parents:
-        place = place[part]
+        parent = parent[part]
     if sample is None:
-        del place[last]
+        del parent[last]
     else:
-        place[last] = copy.deepcopy(sample)
+        parent[last] = copy.deepcopy(sample)
 
 
 def _overlap(location: Location, path: Location) -> bool:

@@ -36,13 +36,13 @@ def find_new_names(location: Location) -> tuple[str, ...]:
 
 def find_new_places(name: str) -> tuple[Location, ...]:
     """Return the paths of the fields that once had a name, in any section."""
-    return tuple((*above, *new.split(".")) for above, news in _find_renamed(name) for new in news)
+    return tuple((*above, *new.split(".")) for above, new_names in _find_renamed(name) for new in new_names)
 
 
 def _find_renamed(name: str) -> list[tuple[Location, tuple[str, ...]]]:
     """Return path of the object and new names of each field that once had a name."""
-    plain = normalize_name(name)
-    return [(old[:-1], new) for old, new in RENAMED_FIELDS.items() if normalize_name(old[-1]) == plain]
+    normalized = normalize_name(name)
+    return [(old[:-1], new) for old, new in RENAMED_FIELDS.items() if normalize_name(old[-1]) == normalized]
 
 
 FORMER_NUMBERS: dict[Location, str] = {("optimizer", "weightDecay"): "rate"}

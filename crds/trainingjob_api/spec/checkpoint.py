@@ -80,7 +80,8 @@ class Keep(Strict):
 
     def keeps_in_stage(self, step: int) -> bool:
         """Return whether a stage keeps a step, however many newer checkpoints exist."""
-        stage = next((one for one in self.stages or () if one.until is None or step <= one.until), None)
+        stages = (stage for stage in self.stages or () if stage.until is None or step <= stage.until)
+        stage = next(stages, None)
         return stage is not None and step % stage.every == 0
 
 

@@ -23,13 +23,13 @@ DEFAULT_COLUMN = "text"
 
 
 def _describe_formats() -> str:
-    names = ", ".join(f"`{name}` ({one.content})" for name, one in FORMATS.items())
+    names = ", ".join(f"`{name}` ({row.content})" for name, row in FORMATS.items())
     return f"Format, with its documents: {names}."
 
 
 def _describe_patterns() -> str:
     others = (
-        f"`{one.pattern}` for `{name}`" for name, one in FORMATS.items() if one.pattern and name != DEFAULT_FORMAT
+        f"`{row.pattern}` for `{name}`" for name, row in FORMATS.items() if row.pattern and name != DEFAULT_FORMAT
     )
     return f"default {', '.join((f'`{FORMATS[DEFAULT_FORMAT].pattern}`', *others))}"
 

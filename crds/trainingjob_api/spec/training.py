@@ -97,7 +97,10 @@ class Training(Strict):
     @property
     def batch_sizes(self) -> BatchSizes:
         """Return all global batch sizes in the order of the steps."""
-        return ((1, self.global_batch_size), *((one.from_step, one.global_batch_size) for one in self.batch_schedule))
+        return (
+            (1, self.global_batch_size),
+            *((change.from_step, change.global_batch_size) for change in self.batch_schedule),
+        )
 
     @property
     def largest_batch(self) -> int:
