@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainingjob_operator.cli.documents import read_documents, read_one_job
+from trainingjob_operator.cli.documents import read_documents, read_single_job
 from trainingjob_operator.cli.errors import CommandError
 
 JOB = "apiVersion: trainingjob.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: a}\n"
@@ -83,7 +83,7 @@ def test_documents_are_named_by_their_place(tmp_path: Path) -> None:
 def test_standard_input_is_a_file_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(JOB.encode())))
 
-    assert read_one_job("-").name == "a"
+    assert read_single_job("-").name == "a"
 
 
 NOT_ONE = {
@@ -106,7 +106,7 @@ def test_one_job_is_wanted(text: str, want: str, tmp_path: Path) -> None:
     path = write(tmp_path, text)
 
     with pytest.raises(CommandError) as caught:
-        read_one_job(path)
+        read_single_job(path)
 
     assert want.format(path=path) in str(caught.value)
 

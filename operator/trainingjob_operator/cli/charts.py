@@ -79,7 +79,7 @@ def _ici_rows(shape: SliceShape, layout: Layout) -> Iterator[tuple[str, str, str
     stride = shape.num_devices
     for axis, degree in layout.ici.sharded():
         stride //= degree
-        yield axis, str(degree), _over_hosts(shape, degree, stride)
+        yield axis, str(degree), _describe_host_span(shape, degree, stride)
 
 
 def _describe(placement: AxisPlacement) -> str:
@@ -95,7 +95,7 @@ def _describe_span(span: AxisSpan) -> str:
     return f"{span.dim} ({'ring' if span.wraps else 'line'} of {span.dim_size})"
 
 
-def _over_hosts(shape: SliceShape, degree: int, stride: int) -> str:
+def _describe_host_span(shape: SliceShape, degree: int, stride: int) -> str:
     """Return whether an axis stays inside a host. Devices are numbered host by host."""
     if stride * degree <= shape.devices_per_host:
         return "inside a host"

@@ -79,7 +79,7 @@ class Document:
 
 
 def _is_similar(text: str, expected: str) -> bool:
-    """Return whether two texts match apart from case, punctuation and a small misspelling."""
+    """Return whether two texts match, ignoring case, punctuation and a small misspelling."""
     first, second = (re.sub(r"[^a-z0-9]", "", word.lower()) for word in (text, expected))
     return SequenceMatcher(None, first, second).ratio() >= MIN_SIMILARITY
 
@@ -95,7 +95,7 @@ def read_documents(files: Iterable[str], loader: type[BoundedLoader] | None = No
     return [document for file in files for document in _read_file(file, loader or KubectlLoader)]
 
 
-def read_one_job(file: str) -> Document:
+def read_single_job(file: str) -> Document:
     """Return the only TrainingJob of a file.
 
     Raises:
@@ -172,14 +172,14 @@ class KubectlLoader(BoundedLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
         """Reject duplicate keys; plain YAML loaders silently keep the last value."""
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode) or key.value == "<<":
                 continue
-            if key.value in seen:
+            if key.value in keys:
                 problem = f"the key `{key.value}` must be unique, but occurs twice"
                 raise yaml.constructor.ConstructorError(problem=problem, problem_mark=key.start_mark)
-            seen.add(key.value)
+            keys.add(key.value)
         return super().construct_mapping(node, deep)
 
 

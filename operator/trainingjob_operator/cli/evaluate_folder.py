@@ -10,7 +10,7 @@ from trainingjob_api.formats import FORMATS, is_of_format
 from trainingjob_api.spec.data import DEFAULT_FORMAT, TextSource
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.weights_exchange import EvaluateReport, EvaluateRequest, TextReport
-from trainingjob_operator.cli.documents import read_one_job
+from trainingjob_operator.cli.documents import read_single_job
 from trainingjob_operator.cli.errors import NoResultError, UsageError
 from trainingjob_operator.cli.local.path_translation import move_paths
 from trainingjob_operator.cli.local.workspace import choose_folders
@@ -68,7 +68,7 @@ def evaluate_folder(options: EvaluateOptions, *, as_json: bool) -> None:
 
 def _read_job(file: str, options: EvaluateOptions) -> TrainingJobSpec:
     """Return the spec of a file's job, which has evaluations, with the paths of this machine."""
-    plan, _ = require_trainer_job(read_one_job(file), "evaluate")
+    plan, _ = require_trainer_job(read_single_job(file), "evaluate")
     spec = plan.spec
     if not spec.evaluation:
         raise UsageError(f"--job: {file} has no `spec.evaluation`. Add one, or name the text with --data.")

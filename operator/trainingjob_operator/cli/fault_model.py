@@ -58,7 +58,7 @@ class FaultModel:
 
 
 def mean_repair(fault_model: FaultModel) -> float:
-    """Return the mean time until a lost slice has nodes again; for heavy-tailed times, many times the median."""
+    """Return the mean repair time of a slice. For heavy-tailed times it is many times the median."""
     return fault_model.repair * math.exp((fault_model.mix.repair_sigma or 0.0) ** 2 / 2)
 
 
@@ -83,7 +83,7 @@ def _draw_slice_faults(fault_model: FaultModel, number: int, num_slices: int, ra
     time = random.expovariate(1 / fault_model.mtbf)
     while time < fault_model.simulated_seconds:
         kind = random.choices([*mix.kinds], [*mix.kinds.values()])[0]
-        duration = _draw_length(fault_model, kind, random)
+        duration = _draw_duration(fault_model, kind, random)
         yield Fault(time, number, duration, kind)
         if kind is FaultKind.LOSS and random.random() < mix.neighbour_share:
             last_neighbour = min(number + random.randint(1, 3), num_slices - 1)
@@ -106,7 +106,7 @@ def _drop_ineffective(faults: Sequence[Fault]) -> Iterator[Fault]:
             repairs[fault.slice] = begin, begin + fault.repair_seconds
 
 
-def _draw_length(fault_model: FaultModel, kind: FaultKind, random: Random) -> float:
+def _draw_duration(fault_model: FaultModel, kind: FaultKind, random: Random) -> float:
     match kind:
         case FaultKind.LOSS | FaultKind.NOTICE if fault_model.mix.repair_sigma is not None:
             return random.lognormvariate(math.log(fault_model.repair), fault_model.mix.repair_sigma)

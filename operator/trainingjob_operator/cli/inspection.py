@@ -146,7 +146,7 @@ async def _inspect(target: Target, options: InspectionOptions, seconds: float) -
                 err=True,
             )
             return EXIT_NO_RESULT
-        _print_how_to_open(results.values(), request.id)
+        _print_viewer_commands(results.values(), request.id)
         return EXIT_NEGATIVE if any(result.is_failure for result in results.values()) else 0
 
 
@@ -165,7 +165,7 @@ def _print_result(pod: Pod, result: HostResult) -> None:
         echo(f"{name}: {'no trace: ' if result.is_failure else ''}{result.text}")
 
 
-def _print_how_to_open(results: Iterable[HostResult], inspection_id: str) -> None:
+def _print_viewer_commands(results: Iterable[HostResult], inspection_id: str) -> None:
     folder = next((result.folder for result in results if result.folder), "")
     if folder:
         location = "" if is_bucket(folder) else ", on the volume of `checkpoint.uri`. Where it is mounted"

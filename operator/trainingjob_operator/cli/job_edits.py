@@ -55,7 +55,7 @@ async def _set_suspend(target: Target, *, suspend: bool) -> str:
 
 
 def _merge(before: dict[str, int | None], changes: dict[str, int]) -> dict[str, int | None]:
-    """Return all bounds. `count` clears the others; a fixed job that becomes elastic keeps its size as the other."""
+    """Return all bounds. `count` clears `min` and `max`. A fixed job that becomes elastic keeps its size as a bound."""
     if "count" in changes:
         return {"count": changes["count"], "min": None, "max": None}
     fixed_count = before["count"]

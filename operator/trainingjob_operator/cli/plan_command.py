@@ -14,7 +14,7 @@ from trainingjob_api.spec.model import Model
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.spec.schedule import Wsd
 from trainingjob_operator.cli.charts import draw_memory_bars, draw_mesh
-from trainingjob_operator.cli.documents import read_one_job
+from trainingjob_operator.cli.documents import read_single_job
 from trainingjob_operator.cli.plan_json import plan_as_object
 from trainingjob_operator.cli.plan_program import describe_entrypoint, program_headline, program_table
 from trainingjob_operator.cli.printing import align, echo
@@ -57,7 +57,7 @@ def print_plan(file: str, catalog: Catalog, *, as_json: bool) -> None:
     Raises:
         CommandError: the file does not hold exactly one TrainingJob, or it has problems.
     """
-    job = read_one_job(file)
+    job = read_single_job(file)
     plan, warnings = require_valid(job, catalog)
     if as_json:
         echo(json.dumps(plan_as_object(job.name, plan, warnings), indent=2))

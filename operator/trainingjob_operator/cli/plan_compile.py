@@ -12,7 +12,7 @@ from trainingjob_api.base import Axis
 from trainingjob_api.compile_report import CompileAnswer, CompiledStep, Network
 from trainingjob_api.world import JobIdentity
 from trainingjob_operator.cli.console import SafeConsole
-from trainingjob_operator.cli.documents import read_one_job
+from trainingjob_operator.cli.documents import read_single_job
 from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.cli.plan_command import headline
 from trainingjob_operator.cli.plan_json import plan_as_object
@@ -39,7 +39,7 @@ def print_compiled(file: str, catalog: Catalog, *, as_json: bool) -> bool:
     Raises:
         CommandError: the file does not hold exactly one valid TrainingJob, or no compiler for it is installed.
     """
-    job = read_one_job(file)
+    job = read_single_job(file)
     plan, warnings = require_trainer_job(job, "plan --compile", catalog)
     require_compiler(plan)
     answers = list(compile_sizes(job.name, plan))

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trainingjob_api.parse.parse_messages import format_value
-from trainingjob_operator.cli.documents import Document, read_one_job
+from trainingjob_operator.cli.documents import Document, read_single_job
 from trainingjob_operator.cli.plan_json import Object, plan_as_object
 from trainingjob_operator.cli.printing import align, echo
 from trainingjob_operator.cli.validate_command import require_valid
@@ -52,7 +52,7 @@ def print_diff(before: str, after: str, catalog: Catalog, *, as_json: bool) -> b
     Raises:
         CommandError: a file does not hold exactly one TrainingJob, or the job has problems.
     """
-    jobs = [read_one_job(file) for file in (before, after)]
+    jobs = [read_single_job(file) for file in (before, after)]
     plans = [require_valid(job, catalog) for job in jobs]
     differences = compare(
         *(_as_document(job, plan, warnings) for job, (plan, warnings) in zip(jobs, plans, strict=True))

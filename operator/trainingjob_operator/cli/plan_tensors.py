@@ -4,7 +4,7 @@ import json
 
 from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.network.tensor import Tensor
-from trainingjob_operator.cli.documents import read_one_job
+from trainingjob_operator.cli.documents import read_single_job
 from trainingjob_operator.cli.printing import align, echo
 from trainingjob_operator.cli.validate_command import require_trainer_job
 from trainingjob_operator.core.catalog import Catalog
@@ -19,7 +19,7 @@ def print_tensors(file: str, catalog: Catalog, *, as_json: bool) -> None:
     Raises:
         CommandError: the file does not hold exactly one TrainingJob, or it has problems.
     """
-    plan, _ = require_trainer_job(read_one_job(file), "plan --tensors", catalog)
+    plan, _ = require_trainer_job(read_single_job(file), "plan --tensors", catalog)
     network, precision = resolve_network(plan.spec), plan.spec.precision
     formats: dict[str, str] = {tensor.name: precision.compute for tensor in network.tensors if tensor.is_matrix}
     if precision.quantization:

@@ -15,7 +15,7 @@ from trainingjob_api.data_report import DataReport
 from trainingjob_api.prepare_exchange import PrepareAnswer, PrepareRequest
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.cli.console import SafeConsole
-from trainingjob_operator.cli.documents import read_one_job
+from trainingjob_operator.cli.documents import read_single_job
 from trainingjob_operator.cli.errors import NoResultError, UsageError
 from trainingjob_operator.cli.local.path_translation import Mounts, move_path, move_paths
 from trainingjob_operator.cli.local.workspace import choose_folders
@@ -50,7 +50,7 @@ def prepare_file(file: str, options: PrepareOptions, catalog: Catalog) -> None:
         CommandError: the job is invalid, the text cannot be used, or the folder cannot be written.
     """
     require_trainer("prepare")
-    plan, warnings = require_trainer_job(read_one_job(file), "prepare", catalog)
+    plan, warnings = require_trainer_job(read_single_job(file), "prepare", catalog)
     for line in warning_lines(warnings):
         echo(line, err=True)
     request = make_request(plan.spec, options)

@@ -100,7 +100,7 @@ def _describe(preset: Preset) -> tuple[str, ...]:
 
 
 def _as_object(preset: Preset) -> dict[str, Any]:
-    """Return the facts about a preset, apart from its model section."""
+    """Return a preset as an object, without its model section."""
     model = Model.model_validate(preset.model)
     return {
         "name": preset.name,

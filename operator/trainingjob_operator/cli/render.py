@@ -4,7 +4,7 @@ from pathlib import Path
 
 from trainingjob_api.images import TRAINER_REPOSITORIES
 from trainingjob_api.world import JobIdentity
-from trainingjob_operator.cli.documents import read_one_job
+from trainingjob_operator.cli.documents import read_single_job
 from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.cli.plan_command import describe_image
 from trainingjob_operator.cli.printing import echo
@@ -36,7 +36,7 @@ def render_file(file: str, output: Path | None, catalog: Catalog) -> None:
         CommandError: the job has problems.
         UsageError: the file does not hold exactly one TrainingJob, or the folder cannot be written to.
     """
-    job = read_one_job(file)
+    job = read_single_job(file)
     plan, _ = require_valid(job, catalog)
     namespace = get_text(job.content, "metadata", "namespace") or "default"
     identity = JobIdentity(name=job.name, namespace=namespace, uid=get_text(job.content, "metadata", "uid") or UID)

@@ -89,7 +89,7 @@ def _describe_probations(status: TrainingJobStatus) -> list[str]:
 
 
 def explain_phase(status: TrainingJobStatus) -> str:
-    """Return the operator's explanation of the job's phase; empty while there is nothing to explain."""
+    """Return the operator's explanation of the job's phase; empty while the job trains."""
     condition = find_condition(status, _PHASE_CONDITION.get(status.phase, "Running"))
     return condition.message if condition and condition.reason != Reason.TRAINING else ""
 

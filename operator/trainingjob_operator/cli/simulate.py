@@ -13,7 +13,7 @@ from rich.progress import track
 from trainingjob_api.base import seconds as parse_duration
 from trainingjob_api.spec.checkpoint import Snapshots
 from trainingjob_operator.cli.console import SafeConsole
-from trainingjob_operator.cli.documents import Document, read_one_job
+from trainingjob_operator.cli.documents import Document, read_single_job
 from trainingjob_operator.cli.errors import CommandError, UsageError
 from trainingjob_operator.cli.fault_model import DAY, FaultModel, draw_faults, mean_repair
 from trainingjob_operator.cli.printing import align, echo
@@ -125,7 +125,7 @@ def simulate_file(file: str, catalog: Catalog, options: Options, *, as_json: boo
         CommandError: the file does not hold exactly one TrainingJob, it has problems or no number of steps, the
             duration of a step is unknown, or an option is not a time span.
     """
-    job = _resize(read_one_job(file), options.slices)
+    job = _resize(read_single_job(file), options.slices)
     plan, _ = require_trainer_job(job, "simulate", catalog)
     num_steps = plan.spec.training.steps
     if num_steps is None:

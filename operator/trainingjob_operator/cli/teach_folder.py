@@ -13,7 +13,7 @@ from trainingjob_api.spec.distillation import MAX_PER_TOKEN
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.teacher import count_stored_bytes
 from trainingjob_operator.cli.console import SafeConsole
-from trainingjob_operator.cli.documents import read_one_job
+from trainingjob_operator.cli.documents import read_single_job
 from trainingjob_operator.cli.errors import NoResultError, UsageError
 from trainingjob_operator.cli.prepare_folder import SECTIONS, PrepareOptions, make_request
 from trainingjob_operator.cli.printing import echo
@@ -45,7 +45,7 @@ def teach_file(file: str, options: TeachOptions, catalog: Catalog) -> None:
         CommandError: the job is invalid, or the text, the teacher or the folder cannot be used.
     """
     require_trainer("teach")
-    plan, warnings = require_trainer_job(read_one_job(file), "teach", catalog)
+    plan, warnings = require_trainer_job(read_single_job(file), "teach", catalog)
     for line in warning_lines(warnings):
         echo(line, err=True)
     request = make_teach_request(plan.spec, options)

@@ -26,7 +26,7 @@ from trainingjob_api.weights_exchange import (
     WeightsReport,
 )
 from trainingjob_operator.cli.console import SafeConsole
-from trainingjob_operator.cli.documents import read_one_job
+from trainingjob_operator.cli.documents import read_single_job
 from trainingjob_operator.cli.errors import CommandError, NoResultError, UsageError
 from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.cli.trainer_child import TrainerChild, absolute_location, require_trainer
@@ -75,7 +75,7 @@ def export_checkpoint(file: str, target: str, options: ExportOptions, catalog: C
         CommandError: the job is invalid, no step is intact, or the target cannot be written.
     """
     require_trainer("export")
-    job = read_one_job(file)
+    job = read_single_job(file)
     plan, _ = require_trainer_job(job, "export", catalog)
     spec = plan.spec
     if write_config(spec.model) is None:

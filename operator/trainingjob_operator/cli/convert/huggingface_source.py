@@ -8,7 +8,15 @@ from trainingjob_api.huggingface.registry import find_family
 from trainingjob_api.huggingface.rope_fields import PARAMETERS, flatten_rope
 from trainingjob_operator.cli.convert.draft_job import DraftJob
 from trainingjob_operator.cli.convert.placeholders import DEFAULT_LENGTH
-from trainingjob_operator.cli.convert.source_rows import ATTENTION_DROPOUT, Copy, Omit, Part, Table, Values, apply_rows
+from trainingjob_operator.cli.convert.source_rows import (
+    ATTENTION_DROPOUT,
+    Combined,
+    Copy,
+    Omit,
+    Table,
+    Values,
+    apply_rows,
+)
 from trainingjob_operator.cli.errors import CommandError
 
 TEXT = "text_config"
@@ -18,8 +26,8 @@ LIBRARY = "it is for the library that wrote the file"
 GENERATION = "it is for the generation of text"
 OTHER = "only text is trained"
 ROWS: Table = {
-    "model_type": Part(),
-    "max_position_embeddings": Part(),
+    "model_type": Combined(),
+    "max_position_embeddings": Combined(),
     "*_token_id": Omit(TOKENIZER),
     "*_token_index": Omit(TOKENIZER),
     **dict.fromkeys(
@@ -37,7 +45,7 @@ ROWS: Table = {
     "quantization_config": Omit("parameters are trained in `precision.params`"),
     "num_nextn_predict_layers": Omit("no layer predicts a second token", off=(0,)),
     **dict.fromkeys(
-        ("use_sliding_window", "layer_types", "_sliding_window_pattern", "topk_group", "hidden_act"), Part()
+        ("use_sliding_window", "layer_types", "_sliding_window_pattern", "topk_group", "hidden_act"), Combined()
     ),
     **dict.fromkeys(
         ("head_dim", "num_key_value_heads", "qk_head_dim"), Omit("`latentAttention` has the widths of its heads")
@@ -67,7 +75,7 @@ OMITTED: Mapping[str, Config] = {
 """By type of a model, values that published configs omit, because they are defaults of the library."""
 
 
-class _ReadKeys(dict[str, Any]):
+class _RecordingConfig(dict[str, Any]):
     """A config that records which of its keys are read."""
 
     def __init__(self, config: Config) -> None:
@@ -101,7 +109,7 @@ def read_huggingface(values: Values, draft: DraftJob) -> None:
     text = values.get(TEXT)
     config = text if isinstance(text, dict) else values
     config = {**OMITTED.get(str(config.get("model_type")), {}), **config}
-    recording = _ReadKeys(flatten_rope(config))
+    recording = _RecordingConfig(flatten_rope(config))
     try:
         draft.set("model", find_family(config).to_section(recording))
     except ConfigError as error:

@@ -20,11 +20,11 @@ from trainingjob_operator.cli.convert.optimizer_objects import move_hyperparamet
 from trainingjob_operator.cli.convert.source_rows import (
     ATTENTION_DROPOUT,
     EVALUATION_BATCH,
+    Combined,
     Copy,
     FillIn,
     NoCounterpartError,
     Omit,
-    Part,
     Table,
     Values,
     apply_rows,
@@ -100,7 +100,7 @@ VOCABULARIES = {
     "mistralai/Mixtral-8x7B": 32000,
     "Qwen/": 151936,
 }
-"""Sizes of vocabularies by the beginning of a tokenizer's name. Levanter's config has the name alone."""
+"""Vocabulary sizes by the prefix of a tokenizer's name. Levanter's config has only the name."""
 
 KERNEL = "the trainer chooses kernels and their tiles, and the plan names them"
 OPERATOR = "the operator provides it"
@@ -145,9 +145,9 @@ def _to_first_batch(sizes: Any) -> int:
 
 TABLE: Table = {
     "model": Omit("the section is in another file: convert that file, or name a preset"),
-    "model.type": Part(),
-    **{f"model.{key}": Part() for key in (*LLAMA_KEYS, *GPT2_KEYS, "mlp_scale")},
-    "model.rope.*": Part(),
+    "model.type": Combined(),
+    **{f"model.{key}": Combined() for key in (*LLAMA_KEYS, *GPT2_KEYS, "mlp_scale")},
+    "model.rope.*": Combined(),
     "model.gradient_checkpointing": Copy("memory.remat", lookup(REMAT, "`memory.remat` is `none` or `full`")),
     "model.scale_attn_by_inverse_layer_idx": Omit("no option scales scores by the number of the layer", off=(False,)),
     "model.use_bias": Omit("`attention.bias` and `mlp.bias` switch biases on", off=(False,)),
@@ -167,8 +167,8 @@ TABLE: Table = {
     "trainer.per_device_parallelism": Copy("training.maxPerDeviceBatch", off=(-1,)),
     "trainer.per_device_eval_parallelism": Omit(EVALUATION_BATCH, off=(-1,)),
     "trainer.per_device_*": Omit("batches are divided by the plan"),
-    "trainer.mp": Part(),
-    "trainer.model_averaging*": Part(),
+    "trainer.mp": Combined(),
+    "trainer.model_averaging*": Combined(),
     "trainer.steps_per_eval": Omit("`evaluation` has held-out text, and the steps between two evaluations"),
     "trainer.max_eval_batches": Omit("`evaluation` has held-out text, and the number of batches"),
     "trainer.checkpointer.save_interval": Copy("checkpoint.save.every"),
@@ -176,8 +176,8 @@ TABLE: Table = {
     "trainer.checkpointer.base_path": FillIn("checkpoint.uri", "/runs/run", CHECKPOINTS_HINT, checkpoints_in),
     "trainer.load_checkpoint*": Omit("a job resumes from its checkpoints, if there are any"),
     "trainer.initialize_from": Omit("`checkpoint.initializeFrom` names a checkpoint of another job"),
-    "trainer.tracker*": Part(),
-    "trainer.wandb*": Part(),
+    "trainer.tracker*": Combined(),
+    "trainer.wandb*": Combined(),
     **dict.fromkeys(
         ("trainer.model_axis_size", "trainer.tensor_parallel_axes", "trainer.fsdp_axis", "trainer.batch_axis",
          "trainer.axis_*", "trainer.parameter_axis*", "trainer.replica_*", "trainer.dcn_*", "trainer.mesh*"),
@@ -200,10 +200,10 @@ TABLE: Table = {
     "optimizer.momentum": Copy("optimizer.muon.momentum"),
     "optimizer.nesterov": Omit("the momentum of Muon is Nesterov momentum", off=(True,)),
     "optimizer.backend_steps": Copy("optimizer.muon.newtonSchulzSteps"),
-    "optimizer.use_kimi_scaling": Part(),
+    "optimizer.use_kimi_scaling": Combined(),
     "optimizer.coefficient_type": Omit("the polynomial of Newton-Schulz iterations is fixed", off=("quintic",)),
     "optimizer.muon_epsilon": Omit("the norm of a matrix has a constant of 1e-8", off=(1e-8,)),
-    "optimizer.adam_weight_decay": Part(),
+    "optimizer.adam_weight_decay": Combined(),
     "optimizer.update_rms_clipping": Copy("optimizer.clipUpdateRms", off=(None,)),
     "optimizer.clip_update_norm": Omit("`optimizer.clipUpdateRms` has a constant limit", off=(None,)),
     "optimizer.max_grad_norm": Copy("optimizer.clipNorm", off=(None,)),
@@ -211,9 +211,9 @@ TABLE: Table = {
     **{f"{section}.warmup_ratio": Copy("schedule.warmup", to_share) for section in ("optimizer", "trainer")},
     **{f"{section}.min_lr_ratio": Copy("schedule.finalFraction") for section in ("optimizer", "trainer")},
     "optimizer.lr_schedule": Copy("schedule.type", lookup(SCHEDULES, DECAY_SHAPE)),
-    "optimizer.decay": Part(),
+    "optimizer.decay": Combined(),
     "optimizer.cycles": Copy("schedule.cycles.count", _to_cycles, off=(None, 0, 1)),
-    "optimizer.rewarmup": Part(),
+    "optimizer.rewarmup": Combined(),
     **dict.fromkeys(
         ("optimizer.cooldown", "optimizer.cycle_length", "optimizer.haps"), Omit(DECAY_SHAPE, off=(None, 0, 0.0))
     ),
@@ -229,7 +229,7 @@ TABLE: Table = {
     "data.cache_dir": Omit("the trainer keeps tokens on the storage of the job"),
     "data.shuffle": Copy("data.shuffle", lookup({"False": False}, "an epoch is shuffled as a whole"), off=(True,)),
     "data.*": Omit(FILES),
-    "epoch": Part(),
+    "epoch": Combined(),
     "z_loss_weight": Copy("objective.zLoss", off=(None, 0, 0.0)),
     "initialize_from_hf": Copy("checkpoint.initializeFrom.huggingFace.repository", name_repository, off=(False, None)),
     "use_hf_model_config": Omit("convert that model's config.json", off=(False,)),
@@ -306,7 +306,7 @@ def _read_average(values: Values, draft: DraftJob) -> None:
 
 
 def _set_sources(values: Values, draft: DraftJob) -> None:
-    """Name the sources of a mixture, of which users must fill in the paths."""
+    """Set the sources of a mixture by their names. Users must fill in the paths."""
     names = list(dict.fromkeys(key.split(".")[2] for key in values if key.startswith(MIXTURE)))
     if names:
         sources = [{"name": slug(name)[:MAX_SHORT_NAME], "path": f"/data/{slug(name)}"} for name in names]
@@ -324,7 +324,7 @@ def _list_trackers(values: Values) -> list[Mapping[str, Any]]:
 
 
 def _read_model(values: Values, draft: DraftJob) -> dict[str, Any]:
-    """Return the model section, by way of the `config.json` of the same model."""
+    """Return the model section, converted from the equivalent `config.json`."""
     kind = values.get("model.type", "gpt2")
     if kind not in FAMILIES:
         raise CommandError(f"model.type: {kind} cannot be converted. It must be one of: {', '.join(FAMILIES)}.")

@@ -7,7 +7,7 @@ from trainingjob_api.presets.merge import merge_preset
 from trainingjob_api.presets.registry import PRESETS
 from trainingjob_operator.cli.convert.draft_job import DraftJob
 from trainingjob_operator.cli.convert.maxtext_model import read_model
-from trainingjob_operator.cli.convert.source_rows import Omit, Part, Table, Values
+from trainingjob_operator.cli.convert.source_rows import Combined, Omit, Table, Values
 
 STUDENT, TEACHER = "student_overrides", "teacher_overrides"
 """Keys that hold the values of one model."""
@@ -34,9 +34,9 @@ FEATURES = (
 FEATURE_LOSSES = {"cosine": "cosine", "l2": "squaredError"}
 INITIALIZATION = "the student starts from random parameters, or from `checkpoint.initializeFrom`"
 ROWS: Table = {
-    **dict.fromkeys((STUDENT, TEACHER), Part()),
-    **{f"{option}{part}": Part() for option in OPTIONS for part in ("", "_end", "_schedule")},
-    **dict.fromkeys(FEATURES, Part()),
+    **dict.fromkeys((STUDENT, TEACHER), Combined()),
+    **{f"{option}{part}": Combined() for option in OPTIONS for part in ("", "_end", "_schedule")},
+    **dict.fromkeys(FEATURES, Combined()),
     "offline_data_dir": Omit("the teacher runs in the job: its logits are not read from files", off=(None, "")),
     "distill_*_map": Omit(INITIALIZATION, off=(None, {})),
     "student_params_to_update": Omit("`optimizer.trainable` has patterns of the tensors to train", off=(None, [])),
@@ -46,7 +46,7 @@ ROWS: Table = {
 
 
 def take_student(values: Values) -> dict[str, Any]:
-    """Return a config with the keys that hold for the student alone in place of the common ones."""
+    """Return the config of the student: the common keys, overridden by those of the student."""
     return dict(values) | _take(values, STUDENT)
 
 

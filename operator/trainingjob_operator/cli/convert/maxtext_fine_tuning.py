@@ -4,7 +4,7 @@ from typing import Any
 
 from trainingjob_operator.cli.convert.bucket_paths import template_in, tokenizer_in
 from trainingjob_operator.cli.convert.draft_job import DraftJob
-from trainingjob_operator.cli.convert.source_rows import Part, Table, Values
+from trainingjob_operator.cli.convert.source_rows import Combined, Table, Values
 
 PREFERENCES = {"beta": "dpo_beta", "labelSmoothing": "dpo_label_smoothing"}
 """Options of `objective.dpo`, and their names in MaxText."""
@@ -17,7 +17,7 @@ ROWS: Table = dict.fromkeys(
         "chat_template_path",
         "train_data_columns",
     ),
-    Part(),
+    Combined(),
 )
 RECORDS = {"name": "chat", "format": "jsonl", "path": "/data/train"}
 TOKENIZER = {"type": "huggingFace", "path": "/data/model"}

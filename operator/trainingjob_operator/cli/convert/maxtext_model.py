@@ -70,10 +70,10 @@ COMBINED = (
     "override_model_config",
 )  # fmt: skip
 """Keys that are read together with others."""
-BESIDE_PRESET = (
+WITH_PRESET = (
     "model_name", "decoder_block", "override_model_config", "capacity_factor", "n_routing_groups", "topk_routing_group",
 )  # fmt: skip
-"""Those of them that apply beside the name of a preset."""
+"""Keys of `COMBINED` that also apply to a preset."""
 GEMMA2_LAYERS = 2
 """A layer of MaxText's Gemma 2 is a layer with a window and one without."""
 
@@ -139,7 +139,7 @@ QUERY_KEY_NORMS = {"llama4": "l2", "olmo3": "perProjection"}
 
 
 def read_model(values: Values) -> Section:
-    """Return the model section of a config. Keys beside the name of a preset replace its values.
+    """Return the model section of a config. Other keys replace values of a preset that the config names.
 
     Raises:
         CommandError: no model section expresses it, or its model has an unknown name.

@@ -1,6 +1,6 @@
 """Keys of MaxText's config outside of training, parallelism, data and checkpoints: most have no counterpart."""
 
-from trainingjob_operator.cli.convert.source_rows import EVALUATION_BATCH, Copy, Omit, Part, Table
+from trainingjob_operator.cli.convert.source_rows import EVALUATION_BATCH, Combined, Copy, Omit, Table
 
 DERIVED = "a model is its numbers, and presets are the sizes"
 OFF_LAYER = "it belongs to a kind of layer that is off"
@@ -15,11 +15,11 @@ OTHERS: Table = {
     "base_config": Omit("convert the file that it names too"),
     "global_parameter_scale": Omit(DERIVED, off=(1,)),
     "eval_per_device_batch_size": Omit(EVALUATION_BATCH, off=(0, 0.0)),
-    **dict.fromkeys(("dropout_rate", "enable_dropout"), Part()),
+    **dict.fromkeys(("dropout_rate", "enable_dropout"), Combined()),
     "normalize_embedding_logits": Omit("a tied output projection has no own factor: set `logits.scale`", off=(False,)),
     "z_loss_multiplier": Copy("objective.zLoss", off=(0, 0.0)),
     "mtp_num_layers": Copy("model.multiTokenPrediction.depth", off=(0,)),
-    "mtp_loss_scaling_factor": Part(),
+    "mtp_loss_scaling_factor": Combined(),
     "mtp_*": Omit("the loss of further tokens is no held-out loss", off=(0,)),
     "attention_output_dim": Omit("the output of attention has the width of the residual stream", off=(-1,)),
     **dict.fromkeys(

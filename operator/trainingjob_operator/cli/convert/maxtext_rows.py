@@ -15,15 +15,15 @@ from trainingjob_operator.cli.convert.maxtext_distillation import ROWS as DISTIL
 from trainingjob_operator.cli.convert.maxtext_distillation import read_distillation, take_student
 from trainingjob_operator.cli.convert.maxtext_fine_tuning import ROWS as FINE_TUNING
 from trainingjob_operator.cli.convert.maxtext_fine_tuning import read_fine_tuning
-from trainingjob_operator.cli.convert.maxtext_model import BESIDE_PRESET, COMBINED, KEYS, MISSING, read_model
+from trainingjob_operator.cli.convert.maxtext_model import COMBINED, KEYS, MISSING, WITH_PRESET, read_model
 from trainingjob_operator.cli.convert.maxtext_others import OTHERS
 from trainingjob_operator.cli.convert.optimizer_objects import move_hyperparameters, set_decay_of_muon
 from trainingjob_operator.cli.convert.source_rows import (
+    Combined,
     Copy,
     FillIn,
     NoCounterpartError,
     Omit,
-    Part,
     Table,
     Values,
     apply_rows,
@@ -113,11 +113,11 @@ def _to_excluded(mask: Any) -> list[str]:
 
 
 TRAINING: Table = {
-    "run_name": Part(),
+    "run_name": Combined(),
     "steps": Copy("training.steps", _to_steps),
     "max_target_length": Copy("training.sequenceLength"),
-    "per_device_batch_size": Part(),
-    "gradient_accumulation_steps": Part(),
+    "per_device_batch_size": Combined(),
+    "gradient_accumulation_steps": Combined(),
     "init_weights_seed": Copy("training.seed"),
     "data_shuffle_seed": Omit("`training.seed` is the seed of the parameters and of the data order", off=(0,)),
     "learning_rate": Copy("optimizer.learningRate", float),
@@ -135,27 +135,27 @@ TRAINING: Table = {
     "learning_rate_final_fraction": Copy("schedule.finalFraction"),
     "cosine_learning_rate_final_fraction": Copy("schedule.finalFraction"),
     "learning_rate_schedule_steps": Copy("schedule.steps", off=(-1,)),
-    "wsd_decay_steps_fraction": Part(),
-    "wsd_decay_style": Part(),
+    "wsd_decay_steps_fraction": Combined(),
+    "wsd_decay_style": Combined(),
     "dtype": Copy("precision.compute", lookup(FLOATS, FORMAT)),
     "weight_dtype": Copy("precision.params", lookup(FLOATS, FORMAT)),
     "grad_dtype": Copy("precision.gradients", lookup(FLOATS, FORMAT), off=("float32",)),
     "quantization": Copy("precision.quantization.type", lookup(QUANTIZED_TYPES, QUANTIZED), off=("",)),
     "matmul_precision": Copy("precision.matmul", lookup(MATMULS, FORMAT), off=("default", "bfloat16")),
     "num_vocab_tiling": Copy("memory.lossChunks", off=(1,)),
-    **dict.fromkeys(("remat_policy", *CUSTOM_REMAT, OPTIMIZER_OFFLOAD), Part()),
+    **dict.fromkeys(("remat_policy", *CUSTOM_REMAT, OPTIMIZER_OFFLOAD), Combined()),
     **dict.fromkeys(
         ("indexer_cutoff_threshold", "*mlpwi*", "*mlpwo", "*_proj", "mla_q", "mla_kv", "attention_out", "engram"),
         Omit("`memory.save` has no activation of this name", off=("remat",)),
     ),
     "muon_beta": Copy("optimizer.muon.momentum"),
     "muon_consistent_rms": Copy("optimizer.muon.rmsScale", off=(None, "None", "")),
-    "muon_weight_decay": Part(),
+    "muon_weight_decay": Combined(),
     "enable_rampup_batch_size": Omit(BATCH, off=(False,)),
     **dict.fromkeys(("per_device_batch_size_*", "global_rampup_samples"), Omit(BATCH)),
     "shard_optimizer_over_data": Copy("parallelism.shardOptimizerOverData", bool, off=(False,)),
     "num_pipeline_microbatches": Copy("parallelism.pipeline.microbatches", off=(-1,)),
-    "num_pipeline_repeats": Part(),
+    "num_pipeline_repeats": Combined(),
     "context_parallel_strategy": Copy(
         "parallelism.context.exchange", lookup(EXCHANGES, "it is none of the ways of `parallelism.context.exchange`"),
         off=("all_gather",),
@@ -199,7 +199,7 @@ DATA: Table = {
     "packing": Copy("data.packing", lookup({"True": {"type": "bestFit"}}, "documents are packed into sequences")),
     "grain_packing_type": Copy("data.packing", lookup(PACKING, INPUT)),
     "*_data_columns": Omit("`evaluation[].column` or `messages` names the field of a record"),
-    "num_epoch": Part(),
+    "num_epoch": Combined(),
     "enable_data_shuffling": Copy("data.shuffle", off=(True,)),
     **dict.fromkeys(
         ("expansion_factor_real_data", "generate_padding_batch_*", "reuse_example_batch", "max_corpus_chars",
@@ -232,8 +232,8 @@ REPORTS: Table = {
     "eval_interval": Omit("`evaluation` has held-out text, and the steps between two evaluations", off=(-1,)),
     "eval_*": Omit("`evaluation` has held-out text, and the steps between two evaluations", off=(-1, 0, 0.0)),
     "target_eval_loss": Omit("`training.stopAtLoss` names the evaluation whose loss ends training", off=(0, 0.0)),
-    "enable_wandb": Part(),
-    "wandb_*": Part(),
+    "enable_wandb": Combined(),
+    "wandb_*": Combined(),
     "abort_on_*": Omit("`protection` decides about losses that are not finite", off=(True,)),
     **dict.fromkeys(
         ("metrics_file", "gcs_metrics", "save_config_to_gcs", "log_config"),
@@ -253,7 +253,7 @@ REPORTS: Table = {
     ),
 }  # fmt: skip
 TABLE: Table = {
-    **dict.fromkeys((*KEYS, *COMBINED, *MISSING), Part()),
+    **dict.fromkeys((*KEYS, *COMBINED, *MISSING), Combined()),
     **FINE_TUNING,
     **DISTILLATION,
     **TRAINING,
@@ -283,7 +283,7 @@ def read_maxtext(values: Values, draft: DraftJob) -> None:
     read_epochs(values, "num_epoch", "steps", draft, default=1)
     _read_optimizer(values, draft)
     if draft.get("model.preset"):
-        for key in (key for key in values if key in COMBINED and key not in BESIDE_PRESET):
+        for key in (key for key in values if key in COMBINED and key not in WITH_PRESET):
             draft.omit(key, values[key], "the preset has it: change `model` beside `preset`")
     _read_remat({**DEFAULTS, **values}, draft)
     if int(values.get("num_pipeline_repeats", 1)) > 1:

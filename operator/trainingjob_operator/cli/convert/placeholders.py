@@ -76,7 +76,7 @@ def _choose_slices(draft: DraftJob, catalog: Catalog) -> list[Problem]:
 
 
 def _exceeds_memory(spec: dict[str, Any], num_devices: int, catalog: Catalog) -> bool:
-    """Return whether parameters and optimizer state alone exceed the memory: a plan would take longer to find it."""
+    """Return whether parameters and optimizer state exceed the memory. This check is faster than a plan."""
     parsed = parse_spec(spec).spec
     shape = find_slice_shape(parsed, catalog.hardware) if parsed else None
     if parsed is None or shape is None:

@@ -31,11 +31,11 @@ class Copy:
     convert: Callable[[Any], Any] = _copy
     """Returns the value of the field. Raises `NoCounterpartError` if no field expresses the value."""
     off: tuple[Any, ...] = ()
-    """Values by which the source switches the option off, as an omitted field does here."""
+    """Values that disable the option in the source, like an omitted field in a job."""
 
 
 @dataclass(frozen=True)
-class Part:
+class Combined:
     """A key that is read together with others."""
 
 
@@ -59,7 +59,7 @@ class Omit:
     """Values that need no mention, because the job behaves like that."""
 
 
-type Row = Copy | Part | FillIn | Omit
+type Row = Copy | Combined | FillIn | Omit
 type Table = Mapping[str, Row]
 """Rows by key. A key with `*` stands for several."""
 
@@ -96,7 +96,7 @@ def _copy_value(row: Copy, key: str, value: Any, draft: DraftJob) -> None:
 
 
 def find_row(table: Table, key: str) -> Row | None:  # None: the table has no such key
-    """Return the row of a key: the one of this name, else the first whose pattern matches."""
+    """Return the row of a key: the row with this name, else the first row whose pattern matches."""
     patterns = (row for pattern, row in table.items() if "*" in pattern and fnmatchcase(key, pattern))
     return table.get(key) or next(patterns, None)
 

@@ -1,1 +1,1 @@
-"""Local runs: processes of this machine behind the operator's cluster port."""
+"""Local runs: processes of this machine behind the operator's cluster interface."""

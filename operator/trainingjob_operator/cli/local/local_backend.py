@@ -1,4 +1,4 @@
-"""This machine as a stand-in for a cluster: one job's objects, their processes, and the cluster port."""
+"""This machine as a stand-in for a cluster: one job's objects, their processes, and the cluster interface."""
 
 from collections.abc import Callable
 

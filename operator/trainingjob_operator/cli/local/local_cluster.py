@@ -1,4 +1,4 @@
-"""A one-machine cluster for one job: the reconciler's cluster port, implemented with processes.
+"""A one-machine cluster for one job: the reconciler's cluster interface, implemented with processes.
 
 It replaces the API server (one job with resource versions, and its children). `Controllers` replaces JobSet, the Job
 controller and the kubelet. The operator's own code runs unchanged on top.

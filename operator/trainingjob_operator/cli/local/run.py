@@ -13,7 +13,7 @@ from typing import Any
 from trainingjob_api.base import is_bucket
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.cli.console import SafeConsole
-from trainingjob_operator.cli.documents import Document, read_one_job
+from trainingjob_operator.cli.documents import Document, read_single_job
 from trainingjob_operator.cli.errors import CommandError, UsageError
 from trainingjob_operator.cli.local.container import find_program
 from trainingjob_operator.cli.local.local_spec import external_variables, localize_spec
@@ -60,7 +60,7 @@ def run_file(file: str, options: Options, console: SafeConsole) -> int:
     Raises:
         CommandError: the job cannot be started; the text gives the reason.
     """
-    document = read_one_job(file)
+    document = read_single_job(file)
     plan, _ = require_valid(document)
     missing = _missing_variables(plan.spec)
     _require_linux()

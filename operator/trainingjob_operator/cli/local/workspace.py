@@ -10,7 +10,7 @@ DIR/pods/                 private files of each pod, including its token; they e
 ```
 
 Memory volumes of pods are in memory here too, while the pod exists: `/dev/shm/trainingjob-...`, a folder for each DIR.
-On a disk each snapshot would wait for the write-back of the one before.
+On a disk, each snapshot would wait for the write-back of the previous snapshot.
 """
 
 import contextlib
