@@ -40,7 +40,7 @@ class Image:
 
 @dataclass(frozen=True)
 class Target:
-    """Where images go, and what their labels say. `base` replaces the base image of the Containerfiles if not empty."""
+    """Registry and tag of images, and the values of their labels. `base` replaces the Containerfiles' base image."""
 
     registry: str
     tag: str

@@ -1,4 +1,4 @@
-"""List of the variables that JAX reads and of the flags that XLA knows, for the operator, which has neither library.
+"""List of JAX's environment variables and XLA's flags, for the operator, which has neither library installed.
 
 The list is that of the JAX that is installed. `tools/generate.py` writes it.
 """

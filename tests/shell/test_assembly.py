@@ -275,7 +275,7 @@ async def test_the_node_that_it_runs_on_is_known(start: Any, api_server: Any) ->
     """If that node is reported as lost, the operator itself is partitioned, and no other node counts as lost."""
     api_server.put(NODE, ready_node("system-1", ready=False))
     running = await start(replace(SETTINGS, node="system-1"))
-    await until(running.operator.feed.synced.is_set, "all is listed")
+    await until(running.operator.reflector.synced.is_set, "all is listed")
 
     children = await running.operator.cluster.read_children("research", "job-uid")
 
@@ -358,7 +358,7 @@ async def test_job_reports_a_missing_jobset_crd_and_continues_when_it_is_install
     assert "JobSet" in " ".join(condition.get("message", "") for condition in status["conditions"])
 
     api_server.kinds.add(JOB_SET)
-    await running.operator.feed._try_to_list(JOB_SET)
+    await running.operator.reflector._try_to_list(JOB_SET)
     running.operator.scheduler.wake("research", "demo")
 
     await until(lambda: found(api_server, JOB_SET), "a JobSet is there")
@@ -369,7 +369,7 @@ async def test_a_part_that_breaks_ends_the_process(
 ) -> None:
     async with Api(Configuration(host=server[1])) as api:
         operator = Operator(SETTINGS, api)
-        operator.feed.run = broken  # type: ignore[method-assign]
+        operator.reflector.run = broken  # type: ignore[method-assign]
 
         with pytest.raises(ZeroDivisionError):
             await operator.run(asyncio.Event(), ListenPorts(0, 0, 0))

@@ -1,4 +1,4 @@
-"""Accelerator rows that an administrator adds to the hardware table, or with which they override built-in rows.
+"""Accelerator rows of an administrator, which add to the built-in hardware table or override its rows.
 
 A file maps accelerator names to rows. The Helm chart writes it from the value `accelerators`, and the command line
 accepts the same file. The operator skips and reports invalid rows, and uses all others.

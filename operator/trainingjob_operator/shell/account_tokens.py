@@ -99,7 +99,7 @@ class UnverifiedToken:
 
 
 def parse_token(token: str) -> UnverifiedToken | None:  # None: another form
-    """Return the parts of a token, which anybody can have written."""
+    """Return the parts of a token. Any client can have written them."""
     parts = token.split(".")
     if len(parts) != 3:
         return None

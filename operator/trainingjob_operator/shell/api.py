@@ -184,7 +184,7 @@ class Api:
     async def log_lines(self, namespace: str, pod: str, query: dict[str, str]) -> AsyncIterator[str]:
         """Yield the lines of a pod's log, oldest first; `query` holds API options such as `follow` and `tailLines`.
 
-        Raises `NotFoundError` and all errors of `ports`.
+        Raises `NotFoundError` and all errors of `interfaces`.
         """
         path = POD.path(namespace, pod, "log")
         request_name = f"GET {path}"
@@ -197,7 +197,7 @@ class Api:
                     yield line.decode(errors="replace").rstrip("\n")
 
     async def create(self, kind: Kind, manifest: Manifest, namespace: str = "", *, dry_run: bool = False) -> Manifest:
-        """Create an object and return it. A dry run only admits it. Raises all errors of `ports`.
+        """Create an object and return it. A dry run only admits it. Raises all errors of `interfaces`.
 
         `ConflictError`: the object exists.
         """
@@ -225,7 +225,7 @@ class Api:
             raise ConflictError(f"{kind.name} '{metadata['name']}' no longer exists") from error
 
     async def patch(self, kind: Kind, namespace: str, name: str, operations: list[Manifest]) -> Manifest:
-        """Apply a JSON patch to an object and return it. Raises `NotFoundError` and all errors of `ports`."""
+        """Apply a JSON patch to an object and return it. Raises `NotFoundError` and all errors of `interfaces`."""
         return await self._write("PATCH", kind.path(namespace, name), {}, operations, content_type=JSON_PATCH)
 
     async def delete(self, kind: Kind, manifest: Manifest, *, grace_seconds: int | None = None) -> Manifest | None:

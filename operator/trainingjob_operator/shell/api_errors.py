@@ -1,4 +1,4 @@
-"""Mapping from HTTP errors of the API server to the errors of `ports`, with the server's message."""
+"""Mapping from HTTP errors of the API server to the errors of `interfaces`, with the server's message."""
 
 import json
 

@@ -34,7 +34,7 @@ from trainingjob_operator.shell.tls import CaBundleInjector, FolderSource, Secre
 from trainingjob_operator.shell.watcher import Watcher
 
 RENDEZVOUS_LIMITS = ConnectionLimits(total=16_384, unauthenticated=1024, unauthenticated_per_peer=256, waiting=8192)
-"""An agent has one connection, briefly two. The gate never evicts authenticated connections for new ones.
+"""An agent has one connection, briefly two. The limiter never evicts authenticated connections for new ones.
 
 Connections that wait take up to 7 KiB each, and those with TLS about 30 KiB."""
 MAX_LIST_SILENCE_SECONDS = 3 * RELIST_SECONDS
@@ -70,17 +70,17 @@ class Operator:
             postpone=self._seconds_to_postpone,
         )
         self.metrics.register_queue(lambda: self.scheduler.queue_length)
-        self.feed = Reflector(api, self.store, settings.namespaces, self.scheduler.wake, self._restart_watcher)
+        self.reflector = Reflector(api, self.store, settings.namespaces, self.scheduler.wake, self._restart_watcher)
         self.watcher = Watcher(
             api.configuration,
             settings.namespaces,
-            lambda: (kind for kind in KINDS if kind not in self.feed.missing_kinds),
-            self.feed.handle_event,
+            lambda: (kind for kind in KINDS if kind not in self.reflector.missing_kinds),
+            self.reflector.handle_event,
         )
         self.hub = Hub(asyncio.get_running_loop().time, self.scheduler.wake)
         now = api.clock.now
         self.checks = CheckPool(read_catalog(settings, self.metrics))
-        self.cluster = KubernetesCluster(api, self.store, self.feed, now, settings.node, settings.node_signals)
+        self.cluster = KubernetesCluster(api, self.store, self.reflector, now, settings.node, settings.node_signals)
         accounts = ServiceAccountCheck(
             api,
             settings.webhook_configuration,
@@ -137,7 +137,7 @@ class Operator:
             await self._run_parts(stop)
 
     async def _run_parts(self, stop: asyncio.Event) -> None:
-        coroutines = [self.tls.run(), self.feed.run(), self._watch(), self._run_leader_election()]
+        coroutines = [self.tls.run(), self.reflector.run(), self._watch(), self._run_leader_election()]
         if self.ca_bundle_injector:
             coroutines.append(self.ca_bundle_injector.run())
         if self.label:
@@ -158,11 +158,11 @@ class Operator:
             raise errors[0]
 
     async def _watch(self) -> None:
-        await self.feed.synced.wait()  # the first list finds missing kinds
+        await self.reflector.synced.wait()  # the first list finds missing kinds
         await self.watcher.run()
 
     async def _run_leader_election(self) -> None:
-        await asyncio.gather(self.feed.synced.wait(), self.tls.ready.wait())  # a leader must be able to work
+        await asyncio.gather(self.reflector.synced.wait(), self.tls.ready.wait())  # a leader must be able to work
         await self.lease.run()
 
     async def _reconcile(self, namespace: str, name: str) -> float | None:
@@ -198,13 +198,13 @@ class Operator:
         )
 
     def _health_problem(self) -> str:
-        silence = self.feed.seconds_since_list
+        silence = self.reflector.seconds_since_list
         return f"no list of objects succeeded for {silence:.0f} s" if silence > MAX_LIST_SILENCE_SECONDS else ""
 
     def _readiness_problem(self) -> str:
         if not self.tls.ready.is_set():
             return "there is no certificate yet"
-        if not self.feed.synced.is_set():
+        if not self.reflector.synced.is_set():
             return "not all objects are listed yet"
         if not self.lease.is_last_known_leader and not self.lease.other_holder:
             return "there is no leader yet"

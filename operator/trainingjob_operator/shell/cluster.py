@@ -51,17 +51,17 @@ class KubernetesCluster:
         self,
         api: Api,
         store: Store,
-        feed: Reflector,
+        reflector: Reflector,
         now: Callable[[], datetime],
         own_node: str = "",
         added_signals: tuple[NodeSignal, ...] = (),
     ) -> None:
-        """Read from a store that `feed` keeps current; `own_node` is the node of the operator's pod. Empty: none."""
+        """Read from a store that `reflector` updates. `own_node` is the node of the operator's pod. Empty: none."""
         self._added_signals = added_signals
         self._avoided_nodes: tuple[float, frozenset[str]] = (-AVOIDED_NODES_SECONDS, frozenset())  # with their time
         self._api = api
         self._store = store
-        self._feed = feed
+        self._reflector = reflector
         self._own_node = own_node
         self._events = EventRecorder(api, now)
         self._workloads = WorkloadReader(api)
@@ -71,7 +71,7 @@ class KubernetesCluster:
 
     async def read_job(self, namespace: str, name: str) -> Manifest | None:
         """Read the TrainingJob from the API server, the first time from its watch event. None: it does not exist."""
-        if new_job := self._feed.new_jobs.take(namespace, name):
+        if new_job := self._reflector.new_jobs.take(namespace, name):
             return new_job
         try:
             job = await self._api.get(TRAINING_JOB, namespace, name)
@@ -83,11 +83,11 @@ class KubernetesCluster:
 
     async def read_children(self, namespace: str, uid: str, recorded_nodes: frozenset[str] = frozenset()) -> Children:
         """Return the job's children from the store, with the nodes of their pods and the recorded nodes."""
-        if JOB_SET in self._feed.missing_kinds:
+        if JOB_SET in self._reflector.missing_kinds:
             raise MissingKindError(
                 f"the API server does not serve {JOB_SET.plural} of {JOB_SET.api_version}: JobSet is not installed"
             )
-        if not self._feed.synced.is_set():
+        if not self._reflector.synced.is_set():
             raise ClusterUnavailableError("not all objects are listed yet")
         jobsets, jobs, pods, config_maps = (
             self._store[kind].list_children(namespace, uid) for kind in (JOB_SET, JOB, POD, CONFIG_MAP)
@@ -117,7 +117,9 @@ class KubernetesCluster:
         """Create an object."""
         kind, namespace = kind_of(manifest), manifest["metadata"].get("namespace", "")
         try:
-            created = await self._feed.own_writes.write(kind, manifest, self._api.create(kind, manifest, namespace))
+            created = await self._reflector.own_writes.write(
+                kind, manifest, self._api.create(kind, manifest, namespace)
+            )
         except ConflictError as error:  # it may be the operator's, whose answer was lost, before the watch delivers it
             existing = await self._api.get(kind, namespace, manifest["metadata"]["name"]) if kind in CHILDREN else None
             if existing:
@@ -147,7 +149,7 @@ class KubernetesCluster:
     async def write_status(self, job: Manifest, status: Manifest) -> Manifest:
         """Replace the status and return the new job. Raises `ConflictError` if the job's `resourceVersion` changed."""
         replacement = self._api.replace(TRAINING_JOB, {**job, "status": status}, "status")
-        written = await self._feed.own_writes.write(TRAINING_JOB, job, replacement)
+        written = await self._reflector.own_writes.write(TRAINING_JOB, job, replacement)
         self._store.put(TRAINING_JOB, written)
         return written
 

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from trainingjob_operator.shell.text_compression import TextCompressor
 
 NUM_WARM = 32
-"""Number of values that are kept as they are. The plan of a small job takes 50 KiB."""
+"""Number of values that are kept uncompressed. The plan of a small job takes 50 KiB."""
 
 
 class ColdCache[V]:

@@ -209,7 +209,7 @@ class LimitedConnection(asyncio.Protocol):
         """Data that arrived before the start."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Request admission from the gate, and start the timeout of the first request."""
+        """Request admission from the limiter, and start the timeout of the first request."""
         self._transport = cast("asyncio.Transport", transport)
         name = transport.get_extra_info("peername")
         self.peer = str(name[0]) if name else ""
@@ -260,7 +260,7 @@ class LimitedConnection(asyncio.Protocol):
             self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Remove the connection from the gate."""
+        """Remove the connection from the limiter."""
         self.mark_closed()
         if self._inner:
             self._inner.connection_lost(exc)
@@ -284,7 +284,7 @@ class LimitedConnection(asyncio.Protocol):
             self._transport = None
 
     def mark_closed(self) -> None:
-        """Remove the connection from the gate."""
+        """Remove the connection from the limiter."""
         if self.is_open:
             self.mark_request()
             self._limiter.unregister(self)
@@ -331,7 +331,7 @@ class _SharedBufferTls(SSLProtocol):
         self._write_backlog.extend(waiting)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Remove the connection from the gate, even if no request arrived."""
+        """Remove the connection from the limiter, even if no request arrived."""
         self._on_lost()
         super().connection_lost(exc)
 

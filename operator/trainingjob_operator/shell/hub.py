@@ -125,7 +125,7 @@ class Hub:
         state = self._get_job_state(caller.job_key)
         pod = state.pod_states.get(caller.pod_uid)
         try:
-            async with asyncio.timeout(self._stretch_hold(state, caller.pod_uid, hold_seconds)):
+            async with asyncio.timeout(self._scale_hold_seconds(state, caller.pod_uid, hold_seconds)):
                 while state.pod_states.get(caller.pod_uid) is pod and not _has_new_answer(
                     state, caller.pod_uid, instance
                 ):
@@ -215,7 +215,7 @@ class Hub:
         """Drop all state: another operator may have led, so the published directives may be outdated."""
         self._jobs.clear()
 
-    def _stretch_hold(self, state: _JobState, pod_uid: str, hold_seconds: float) -> float:
+    def _scale_hold_seconds(self, state: _JobState, pod_uid: str, hold_seconds: float) -> float:
         """Return the hold time of an answer at the current number of hosts.
 
         A publication answers all hosts at once. With equal hold times, they would report at the same time from then on.

@@ -60,7 +60,7 @@ async def check_installation(api: Api, namespace: str) -> None:
 
 
 async def _find_problem(api: Api, namespace: str) -> str:
-    """Return what is wrong. Empty: nothing."""
+    """Return a problem of the installation. Empty: none."""
     refusal = await _find_refusal(api, namespace, INVALID_SPEC)
     if f'"{WEBHOOK}" denied the request' not in refusal:
         return f"the webhook must reject an invalid job: {refusal or 'it was accepted'}"

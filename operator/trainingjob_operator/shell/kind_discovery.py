@@ -62,7 +62,7 @@ class KueueDiscovery:
 
 
 class PodGroupDiscovery:
-    """Knows in which versions the API server serves PodGroups: in none while it is unknown."""
+    """Knows in which versions the API server serves PodGroups. Empty while they are unknown."""
 
     def __init__(self, api: Api) -> None:
         kind, *_ = POD_GROUPS

@@ -15,7 +15,7 @@ from trainingjob_operator.core.diagnose.bad_nodes import MIN_FAULTS
 from trainingjob_operator.core.goodput import Bucket
 from trainingjob_operator.core.manifests import Manifest, get_int, get_text, get_value, iter_items
 from trainingjob_operator.core.times import parse_time
-from trainingjob_operator.shell import metric_declarations as declared
+from trainingjob_operator.shell import metric_declarations as declarations
 from trainingjob_operator.shell.added_values import InvalidRow
 from trainingjob_operator.shell.metric_declarations import MetricDeclaration
 from trainingjob_operator.shell.store import KindStore
@@ -23,23 +23,23 @@ from trainingjob_operator.shell.store import KindStore
 RECONCILE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 REVIEW_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0)
 GAUGES = (
-    (declared.STEP, ("progress", "step")),
-    (declared.STEPS, ("progress", "of")),
-    (declared.LOSS, ("progress", "loss")),
-    (declared.TOKENS_PER_SECOND, ("progress", "tokensPerSecond")),
-    (declared.STEP_SECONDS, ("progress", "stepSeconds")),
-    (declared.MFU_RATIO, ("progress", "mfu")),
-    (declared.DATA_LOADING_RATIO, ("progress", "dataLoadingShare")),
-    (declared.SKIPPED_STEPS, ("progress", "skipped")),
-    (declared.SAVE_SECONDS, ("progress", "saveSeconds")),
-    (declared.GOODPUT_RATIO, ("goodput", "ratio")),
-    (declared.STRAGGLER_RATIO, ("straggler", "ratio")),
+    (declarations.STEP, ("progress", "step")),
+    (declarations.STEPS, ("progress", "of")),
+    (declarations.LOSS, ("progress", "loss")),
+    (declarations.TOKENS_PER_SECOND, ("progress", "tokensPerSecond")),
+    (declarations.STEP_SECONDS, ("progress", "stepSeconds")),
+    (declarations.MFU_RATIO, ("progress", "mfu")),
+    (declarations.DATA_LOADING_RATIO, ("progress", "dataLoadingShare")),
+    (declarations.SKIPPED_STEPS, ("progress", "skipped")),
+    (declarations.SAVE_SECONDS, ("progress", "saveSeconds")),
+    (declarations.GOODPUT_RATIO, ("goodput", "ratio")),
+    (declarations.STRAGGLER_RATIO, ("straggler", "ratio")),
 )
 """Metrics whose value is a number of the job's status, with its path there."""
 FAILING = (
-    (declared.CHECKPOINT_FAILING, "failingSaves"),
-    (declared.BACKUP_FAILING, "failingCopies"),
-    (declared.EXPORT_FAILING, "failingExports"),
+    (declarations.CHECKPOINT_FAILING, "failingSaves"),
+    (declarations.BACKUP_FAILING, "failingCopies"),
+    (declarations.EXPORT_FAILING, "failingExports"),
 )
 """Metrics that are 1 while the status of a job with a world has a field."""
 PHASE_NEW = "New"
@@ -52,8 +52,8 @@ class ProcessMetrics:
     def __init__(self, version: str) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)  # memory, CPU, open files
-        self._invalid_rows = {table: self._make_gauge(metric) for table, metric in declared.REFUSED_ROWS.items()}
-        self._make_gauge(declared.BUILD_INFO).labels(version).set(1)
+        self._invalid_rows = {table: self._make_gauge(metric) for table, metric in declarations.REFUSED_ROWS.items()}
+        self._make_gauge(declarations.BUILD_INFO).labels(version).set(1)
 
     def _make_gauge(self, metric: MetricDeclaration) -> Gauge:
         return Gauge(metric.name, metric.meaning, metric.labels, registry=self.registry)
@@ -72,7 +72,7 @@ class WebhookMetrics(ProcessMetrics):
 
     def __init__(self, version: str) -> None:
         super().__init__(version)
-        self.review_seconds = self._make_histogram(declared.WEBHOOK_DURATION, REVIEW_BUCKETS)
+        self.review_seconds = self._make_histogram(declarations.WEBHOOK_DURATION, REVIEW_BUCKETS)
 
     def record_review(self, seconds: float, is_allowed: bool) -> None:  # noqa: FBT001  # the webhook's callback
         """Record one webhook review."""
@@ -84,13 +84,13 @@ class Metrics(ProcessMetrics):
 
     def __init__(self, version: str) -> None:
         super().__init__(version)
-        self.reconcile_seconds = self._make_histogram(declared.RECONCILE_DURATION, RECONCILE_BUCKETS)
-        errors = declared.RECONCILE_ERRORS
+        self.reconcile_seconds = self._make_histogram(declarations.RECONCILE_DURATION, RECONCILE_BUCKETS)
+        errors = declarations.RECONCILE_ERRORS
         self.reconcile_errors = Counter(errors.name, errors.meaning, errors.labels, registry=self.registry)
-        self.leader = self._make_gauge(declared.LEADING)
-        failed = declared.API_ERRORS
+        self.leader = self._make_gauge(declarations.LEADING)
+        failed = declarations.API_ERRORS
         self.api_errors = Counter(failed.name, failed.meaning, failed.labels, registry=self.registry)
-        self._queue_length = self._make_gauge(declared.QUEUE_LENGTH)
+        self._queue_length = self._make_gauge(declarations.QUEUE_LENGTH)
 
     def record_reconcile(self, seconds: float, has_failed: bool) -> None:  # noqa: FBT001  # the scheduler's callback
         """Record one reconcile."""
@@ -142,7 +142,7 @@ class JobCollector(Collector):
         yield from self._count_attempts(jobs)
 
     def _count_attempts(self, jobs: Iterable[Manifest]) -> tuple[Metric, Metric]:
-        restarts, lost_steps = _counter_family(declared.RESTARTS), _counter_family(declared.LOST_STEPS)
+        restarts, lost_steps = _counter_family(declarations.RESTARTS), _counter_family(declarations.LOST_STEPS)
         counted = {}
         for job in jobs:
             uid = get_text(job, "metadata", "uid")
@@ -165,23 +165,23 @@ class JobCollector(Collector):
 class _Counts:
     """Counts over the attempts of one job: ended worlds by reason, and lost steps."""
 
-    def __init__(self, counted_end: int, counted_loss: int) -> None:
-        """Count attempts of later generations only."""
+    def __init__(self, last_end_generation: int, last_loss_generation: int) -> None:
+        """Count only ends and lost steps of later generations."""
         self.by_reason: dict[str, int] = {}
         self.lost_steps = 0
-        self._counted_end = counted_end
-        self._counted_loss = counted_loss
+        self._last_end_generation = last_end_generation
+        self._last_loss_generation = last_loss_generation
 
     def update(self, job: Manifest) -> None:
         """Count worlds that have ended, and worlds that have trained steps again, since the last update."""
         for attempt in iter_items(job, "status", "attempts"):
             generation, reason = get_int(attempt, "generation") or 0, get_text(attempt, "cause", "reason")
-            if reason and generation > self._counted_end:
-                self._counted_end = generation
+            if reason and generation > self._last_end_generation:
+                self._last_end_generation = generation
                 self.by_reason[reason] = self.by_reason.get(reason, 0) + 1
             lost = get_int(attempt, "lostSteps")
-            if lost is not None and generation > self._counted_loss:
-                self._counted_loss = generation
+            if lost is not None and generation > self._last_loss_generation:
+                self._last_loss_generation = generation
                 self.lost_steps += lost
 
 
@@ -196,7 +196,7 @@ def _counter_family(metric: MetricDeclaration) -> CounterMetricFamily:
 
 
 def _jobs_by_phase(jobs: Iterable[Manifest]) -> Metric:
-    family = _family(declared.JOBS)
+    family = _family(declarations.JOBS)
     counts: dict[tuple[str, str], int] = {}
     for job in jobs:
         key = (get_text(job, "metadata", "namespace"), get_text(job, "status", "phase") or PHASE_NEW)
@@ -219,7 +219,7 @@ def _gauge(metric: MetricDeclaration, jobs: Iterable[Manifest], path: tuple[str,
 
 
 def _slices(jobs: Iterable[Manifest]) -> Metric:
-    family = _family(declared.SLICES)
+    family = _family(declarations.SLICES)
     for job in jobs:
         slices = get_value(job, "status", "world", "slices")
         if isinstance(slices, list):
@@ -228,7 +228,7 @@ def _slices(jobs: Iterable[Manifest]) -> Metric:
 
 
 def _max_slices(jobs: Iterable[Manifest]) -> Metric:
-    family = _family(declared.WANTED_SLICES)
+    family = _family(declarations.WANTED_SLICES)
     for job in jobs:
         slices = get_value(job, "spec", "slices")
         if (count := get_int(slices, "count") or get_int(slices, "max")) is not None:
@@ -237,7 +237,7 @@ def _max_slices(jobs: Iterable[Manifest]) -> Metric:
 
 
 def _bad_nodes(jobs: Iterable[Manifest]) -> Metric:
-    family = _family(declared.BAD_NODES)
+    family = _family(declarations.BAD_NODES)
     for job in jobs:
         faults = [get_int(node, "faults") or 0 for node in iter_items(job, "status", "nodes")]
         family.add_metric(_names(job), sum(count >= MIN_FAULTS for count in faults))
@@ -245,7 +245,7 @@ def _bad_nodes(jobs: Iterable[Manifest]) -> Metric:
 
 
 def _last_commits(jobs: Iterable[Manifest]) -> Metric:
-    family = _family(declared.LAST_COMMIT)
+    family = _family(declarations.LAST_COMMIT)
     for job in jobs:
         if (time := parse_time(get_text(job, "status", "checkpoint", "time"))) is not None:
             family.add_metric(_names(job), time.timestamp())
@@ -262,7 +262,7 @@ def _failing(metric: MetricDeclaration, jobs: Iterable[Manifest], field: str) ->
 
 def _goodput_seconds(jobs: Iterable[Manifest]) -> Metric:
     """Return the goodput seconds by bucket. A gauge, since time that turns out to be lost moves to another bucket."""
-    family = _family(declared.GOODPUT_SECONDS)
+    family = _family(declarations.GOODPUT_SECONDS)
     buckets = {bucket.value for bucket in Bucket}
     for job in jobs:
         seconds = get_value(job, "status", "goodput", "seconds")

@@ -1,4 +1,4 @@
-"""Kueue's queues, read on demand: the LocalQueue of a job, its ClusterQueue and their checks. For warnings alone."""
+"""Kueue's queues, read on demand for warnings: the LocalQueue of a job, its ClusterQueue and their checks."""
 
 import asyncio
 

@@ -174,7 +174,7 @@ class Reconciler:
         return FORMING_REQUEUE_SECONDS
 
     def seconds_to_postpone(self, namespace: str, name: str) -> float:
-        """Return the seconds by which the next reconcile can be postponed, because no heartbeat was lost."""
+        """Return the seconds by which the next reconcile can be postponed. 0: not at all."""
         if (namespace, name) not in self._postponable_until:
             return 0.0
         key, until = self._postponable_until[namespace, name]

@@ -38,11 +38,12 @@ class Reflector:
         store: Store,
         namespaces: tuple[str, ...],
         wake: Callable[[str, str], None],
-        on_kinds: Callable[[], None] = lambda: None,
+        on_missing_kinds: Callable[[], None] = lambda: None,
     ) -> None:
         """Update a store with the objects of the given namespaces (empty: of all).
 
-        `wake` is called with namespace and name of each affected job, `on_kinds` after each change of `missing_kinds`.
+        `wake` is called with namespace and name of each affected job.
+        `on_missing_kinds` is called after each change of `missing_kinds`.
         """
         self.missing_kinds: frozenset[Kind] = frozenset()
         """Kinds that the API server did not serve at the last list."""
@@ -52,7 +53,7 @@ class Reflector:
         self._store = store
         self._namespaces = namespaces
         self._wake = wake
-        self._on_kinds = on_kinds
+        self._on_missing_kinds = on_missing_kinds
         self.own_writes = OwnWrites(self._wake_jobs)
         """Writes of the operator, whose events wake no job."""
         self.new_jobs = NewJobs()
@@ -62,7 +63,7 @@ class Reflector:
 
     @property
     def seconds_since_list(self) -> float:
-        """Return the seconds since the feed last started a list, a sign of life even if the API server is down."""
+        """Return the seconds since the last start of a list. They show liveness even if the API server is down."""
         return asyncio.get_running_loop().time() - self._last_list_at
 
     async def run(self) -> None:
@@ -165,7 +166,7 @@ class Reflector:
 
     def _set_missing(self, missing: frozenset[Kind]) -> None:
         self.missing_kinds = missing
-        self._on_kinds()
+        self._on_missing_kinds()
 
     def _wake_jobs(self, kind: Kind, manifest: Manifest) -> None:
         for namespace, name in self._jobs_of(kind, manifest):

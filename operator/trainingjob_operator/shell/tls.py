@@ -199,7 +199,7 @@ class CaBundleInjector:
 
 
 def dns_names(host: str) -> tuple[str, str]:
-    """Return the names of a serving certificate for a Service: the short one, and the one with the cluster's domain."""
+    """Return the names of a serving certificate for a Service, without and with the cluster's domain."""
     return host, f"{host}.cluster.local"
 
 

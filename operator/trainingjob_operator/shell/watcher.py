@@ -241,7 +241,7 @@ def make_settings(kinds: Iterable[Kind]) -> kopf.OperatorSettings:
     settings.process.ultimate_exiting_timeout = None  # it sends SIGKILL to the process, which may still wait for kopf
     settings.posting.enabled = False
     settings.persistence.diffbase_storage = _NoDiffBase()
-    settings.scanning.disabled = True  # scanning watches all CRDs and namespaces; the feed finds missing kinds
+    settings.scanning.disabled = True  # scanning watches all CRDs and namespaces; `Reflector` finds missing kinds
     settings.networking.request_timeout = LIST_TIMEOUT_SECONDS
     settings.networking.connect_timeout = REQUEST_TIMEOUT_SECONDS
     settings.networking.error_backoffs = _InfiniteBackoff()

@@ -28,7 +28,7 @@ from trainingjob_operator.shell.tls import FolderSource, Tls
 from trainingjob_operator.shell.webhook import webhook_app
 
 DRAIN_SECONDS = 10.0
-"""Time for which a terminating webhook still answers: proxies route to it until they know of its end."""
+"""Time for which a terminating webhook still answers: proxies route to it until they receive its removal."""
 
 log = Log("webhook")
 

@@ -33,7 +33,9 @@ class WorkloadReader:
 
         Messages and a release of slices depend on them, but no world does. A failed request is therefore no error.
         """
-        uids = ",".join(sorted(get_text(jobset, "metadata", "uid") for jobset in jobsets if _is_held(jobset)))
+        uids = ",".join(
+            sorted(get_text(jobset, "metadata", "uid") for jobset in jobsets if _is_suspended_in_queue(jobset))
+        )
         now = asyncio.get_running_loop().time()
         self._cache = {key: entry for key, entry in self._cache.items() if now - entry[0] < WORKLOADS_SECONDS}
         if not uids or now < self._retry_at:
@@ -53,6 +55,6 @@ class WorkloadReader:
         return tuple(workloads)
 
 
-def _is_held(jobset: Manifest) -> bool:
+def _is_suspended_in_queue(jobset: Manifest) -> bool:
     is_suspended = get_value(jobset, "spec", "suspend") is True
     return is_suspended and bool(get_text(jobset, "metadata", "labels", QUEUE_LABEL))
