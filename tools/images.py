@@ -19,7 +19,7 @@ from trainingjob_api.images import TRAINER_REPOSITORIES
 
 ROOT = Path(__file__).parent.parent
 BUILDERS = {"buildah": "buildah", "docker": "docker", "kaniko": "/kaniko/executor"}
-"""Builders in the order in which they are tried, with their program. Kaniko runs only inside its own image."""
+"""Builders in the order in which they are tried, with their program. Kaniko runs only inside the image of kaniko."""
 OPERATOR = "trainingjob-operator"
 DEFAULT_REGISTRY = "localhost"
 BASE_ARGUMENT = re.compile(r"^ARG PYTHON_IMAGE=(\S+)$", re.MULTILINE)

@@ -1,6 +1,6 @@
 """`trainingjob plan --compile`: the plan beside the real compiler's figures, on a machine without the device.
 
-The trainer compiles in its own process. This program imports neither the trainer nor JAX.
+The trainer compiles in a separate process. This program imports neither the trainer nor JAX.
 """
 
 import importlib.util

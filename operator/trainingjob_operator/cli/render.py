@@ -30,7 +30,7 @@ SETTINGS = RenderSettings(
 
 
 def render_file(file: str, output: Path | None, catalog: Catalog) -> None:
-    """Print the objects of a file's TrainingJob, or write each into its own file in a folder.
+    """Print the objects of a file's TrainingJob, or write each into a separate file in a folder.
 
     Raises:
         CommandError: the job has problems.

@@ -208,7 +208,7 @@ def _build_fault_model(options: Options, ideal: float) -> FaultModel:
 
 
 def _repeat(fault_model: FaultModel, ideal: float, num_slices: int) -> list[FaultModel]:
-    """Return one copy of the fault model per run, each with its own seed."""
+    """Return one copy of the fault model per run, each with a different seed."""
     expected = num_slices * min(ideal, fault_model.simulated_seconds) / (fault_model.mtbf + mean_repair(fault_model))
     num_runs = min(math.ceil(EXPECTED_FAULTS / expected), MAX_RUNS) if expected else MAX_RUNS
     return [replace(fault_model, seed=fault_model.seed + number * SEED_STRIDE) for number in range(num_runs)]

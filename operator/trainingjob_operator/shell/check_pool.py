@@ -2,7 +2,7 @@
 
 A check can take a second of CPU time, and every pod in the cluster can request one. Reviews and the reconciler have
 separate workers, so that neither delays the other. The queue is fair: round-robin over peers, and over the users of
-each peer. A peer with many requests therefore delays only its own.
+each peer. A peer with many requests therefore delays no other peer.
 """
 
 import asyncio

@@ -2,8 +2,7 @@
 
 A job is read from the API server, since all fences depend on its `resourceVersion`. Only the first read of a new job
 needs no request: the watch event shows the whole job, and the write of the first status is fenced. A job's children
-come from the store, without a request. Every write also updates the store, so that the next reconcile reads its own
-writes.
+come from the store, without a request. Every write also updates the store, so that the next reconcile reads it.
 """
 
 import asyncio

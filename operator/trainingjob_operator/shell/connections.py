@@ -1,7 +1,7 @@
 """Connection limits of the operator's servers: number, memory and idle time.
 
 Every pod in the cluster can connect. At the limit, a new connection evicts the oldest unauthenticated connection of the
-peer with the most of them. A peer that opens thousands of connections therefore evicts its own.
+peer with the most of them. A peer that opens thousands of connections therefore evicts only connections of this peer.
 
 TLS starts with the first byte, so a silent connection costs only a socket. When thousands of hosts connect at once,
 TLS starts for as many as the limit of unauthenticated connections allows, and the others wait without TLS. Evicting

@@ -1,8 +1,8 @@
 """Leader election: of several operators, only the holder of the Lease reconciles.
 
-The leader renews the Lease every second. If it cannot, it stops well before the Lease expires, measured by its own
-clock. Another operator takes a Lease that did not change for its whole duration, measured by that operator's clock. The
-election never compares two clocks. A lost leader is replaced within 10 s, and one that ends within 1 s.
+The leader renews the Lease every second. If it cannot, it stops well before the Lease expires by the leader's clock.
+Another operator takes a Lease that did not change for its whole duration by that operator's clock. The election never
+compares two clocks. A lost leader is replaced within 10 s, and one that ends within 1 s.
 
 Claims of worlds are also fenced by `resourceVersion`. The Lease prevents two operators from undoing each other's work.
 """

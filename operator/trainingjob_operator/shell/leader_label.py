@@ -1,7 +1,7 @@
 """Label of the leader's pod, by which the Service routes agents to it.
 
 Every replica is ready, so that rollouts and disruption budgets work. Only the leader can answer agents. A new leader
-labels its own pod, and then removes the label from the pods of former leaders: a lost node needs no timeout.
+labels the pod it runs in, then removes the label from the pods of former leaders: a lost node needs no timeout.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Schedule of reconciles. The operator has its own timers, since kopf's timers add finalizers to jobs.
+"""Schedule of reconciles. The operator does not use kopf's timers, since they add finalizers to jobs.
 
 A job is reconciled after a wake-up, and again after the delay that `reconcile` returns. A job is never reconciled twice
 at the same time, and a burst of wake-ups causes one reconcile. Failures back off exponentially, despite wake-ups.

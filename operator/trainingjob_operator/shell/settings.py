@@ -22,7 +22,7 @@ RENDEZVOUS_PORT = 8443
 METRICS_PORT = 8080
 MAX_PORT = 65535
 SELF_SIGNED = "self"
-"""Value of `TRAININGJOB_CERTIFICATES` with which the operator issues its own certificates."""
+"""Value of `TRAININGJOB_CERTIFICATES` with which the operator issues the certificates itself."""
 
 _LABEL = re.compile(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
 _SIGNAL_KEY = re.compile(r"[A-Za-z0-9_./-]{1,317}")
@@ -68,9 +68,9 @@ class Settings:
     unchecked_service_accounts: bool = False
     """Whether a job may use a ServiceAccount although no webhook verified the creator's permission."""
     webhook_configuration: str = "trainingjob-operator"
-    """ValidatingWebhookConfiguration into which the operator writes its own CA."""
+    """ValidatingWebhookConfiguration into which the operator writes the CA that it issued."""
     certificates: Path | None = None
-    """Folder with externally renewed tls.crt, tls.key and ca.crt. None: the operator issues its own certificates."""
+    """Folder with externally renewed tls.crt, tls.key and ca.crt. None: the operator issues certificates."""
     ca_secret: str = "trainingjob-operator-ca"  # noqa: S105  # the name of a Secret
     accelerators: Path | None = None
     """File with additional rows of the hardware table. None: the built-in table only."""

@@ -1,7 +1,7 @@
 """In-memory cache of cluster objects, so that a reconcile needs no requests for children.
 
 Three sources update the store: periodic full lists, watch events, and the responses to the operator's own writes. The
-operator therefore always reads its own writes. `resourceVersion` orders the updates: API servers guarantee that it
+operator therefore always reads what it wrote. `resourceVersion` orders the updates: API servers guarantee that it
 grows with every change. The next list corrects a lost watch event, and versions that are lower after a restore of etcd.
 
 Manifests are trimmed to the fields that the operator reads, since the rest is most of their size. Users control the

@@ -1,8 +1,8 @@
 """TLS certificates of the operator's servers, from a Secret or a folder, reloaded without a restart.
 
-The operator stores its own certificates in a Secret of its namespace. Any operator replica renews due certificates, and
-every replica reads the Secret again each minute. External certificates, for example of cert-manager, are files that are
-also read again each minute.
+The operator stores the certificates that it issues in a Secret of its namespace. Any operator replica renews due
+certificates, and every replica reads the Secret again each minute. External certificates, for example of cert-manager,
+are files that are also read again each minute.
 """
 
 import asyncio

@@ -28,7 +28,7 @@ _MESSAGE_BYTES = 4096
 
 
 class Container:
-    """A started container. It leads its own session, so that Ctrl-C in the terminal does not reach it."""
+    """A started container. It leads a separate session, so that Ctrl-C in the terminal does not reach it."""
 
     def __init__(self, process: asyncio.subprocess.Process, termination_log: Path, memory: Path) -> None:
         self._process = process

@@ -1,4 +1,4 @@
-"""The operator of a local run: its own code over this machine. Its in-memory state ends with the run."""
+"""The operator of a local run: the operator's code with this machine as cluster. Its memory ends with the run."""
 
 import time
 from collections.abc import Callable

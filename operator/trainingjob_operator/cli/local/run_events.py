@@ -78,7 +78,7 @@ def describe_event(event: JobEvent, status: TrainingJobStatus) -> str:
     """Return the line about an event; empty if another line covers it."""
     if (
         event.reason in _REASONS_WITH_OWN_LINES or status.completion_time is not None
-    ):  # the end of a run has its own lines
+    ):  # other lines describe the end of a run
         return ""
     end_causes = [attempt.cause.message for attempt in status.attempts[:-1] if attempt.cause]
     recovers = bool(status.attempts) and status.attempts[-1].ended is None
