@@ -42,7 +42,7 @@ FAILURE_EXIT_SECONDS = 2.0
 DRAIN_SECONDS = 2.0
 """Seconds for which pipes are read after the exit: only a process that left the group can keep them open."""
 CPU_SAMPLE_SECONDS = 0.4
-"""Seconds over which CPU use is measured: long enough to tell a computing process from an idle one."""
+"""Seconds over which CPU use is measured: long enough to distinguish a computing process from an idle one."""
 MAX_STACKS_SECONDS = 1.5
 """Maximum seconds to wait for the thread stacks; a busy machine needs longest."""
 STACKS_POLL_SECONDS = 0.1

@@ -137,10 +137,10 @@ def _find_difference(result: Any, shapes: Any) -> str:  # empty: there is none
     """Return how the result of a step differs from that of the built-in step."""
     if str(jax.tree.structure(result)) != str(jax.tree.structure(shapes)):
         return ", but their structure differs"
-    for (path, one), other in zip(jax.tree.leaves_with_path(result), jax.tree.leaves(shapes), strict=True):
-        if (one.shape, one.dtype) != (other.shape, other.dtype):
+    for (path, leaf), other in zip(jax.tree.leaves_with_path(result), jax.tree.leaves(shapes), strict=True):
+        if (leaf.shape, leaf.dtype) != (other.shape, other.dtype):
             place = jax.tree_util.keystr(path, simple=True, separator=".")
-            return f", but {place} is {one.dtype}{list(one.shape)} in place of {other.dtype}{list(other.shape)}"
+            return f", but {place} is {leaf.dtype}{list(leaf.shape)} in place of {other.dtype}{list(other.shape)}"
     return ""
 
 

@@ -316,8 +316,8 @@ def _end_round(step: int, state: State, rounds: ReplicaTraining, context: Contex
     context.reporter.end_round(is_writer=rounds.is_saver)
     if dropped_steps:
         context.reporter.report_dropped(dropped_steps)
-    mine = "exit" if context.signals.exit_signal else ""
-    exits = any(context.world.peers.exchange(f"exit/{ended}", mine, READY_SECONDS))
+    vote = "exit" if context.signals.exit_signal else ""
+    exits = any(context.world.peers.exchange(f"exit/{ended}", vote, READY_SECONDS))
     return step, state, Signal.EXIT if exits else Signal.NONE
 
 
@@ -394,5 +394,5 @@ def _evaluate(
 
 def _is_in_memory_everywhere(step: int, context: Context) -> bool:
     """Return whether all hosts hold a step in memory; all of them get the same answer."""
-    mine = "held" if context.snapshots.has_step(step) else ""
-    return all(context.world.peers.exchange(f"held/{step}", mine, SNAPSHOT_EXCHANGE_SECONDS))
+    vote = "held" if context.snapshots.has_step(step) else ""
+    return all(context.world.peers.exchange(f"held/{step}", vote, SNAPSHOT_EXCHANGE_SECONDS))

@@ -59,10 +59,10 @@ def main() -> NoReturn:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # dumps the stacks of a hung process
     events = AgentEvents.from_environment(os.environ)
-    asks = ControlSignals()
+    control_signals = ControlSignals()
 
     def request_exit(number: int, frame: FrameType | None) -> None:
-        asks.request_exit()
+        control_signals.request_exit()
 
     signal.signal(signal.SIGTERM, request_exit)
     _set_process_title(STANDBY_TITLE)
@@ -79,7 +79,7 @@ def main() -> NoReturn:
         worlds: SimpleQueue[StartWorld] = SimpleQueue()
         threading.Thread(
             target=_command_loop,
-            args=(sys.stdin.buffer, asks, worlds if start.waits else None),
+            args=(sys.stdin.buffer, control_signals, worlds if start.waits else None),
             name="commands",
             daemon=True,
         ).start()
@@ -89,7 +89,7 @@ def main() -> NoReturn:
             _set_process_title(world.title)
             return world
 
-        run(start, events, asks, receive_start)
+        run(start, events, control_signals, receive_start)
     except BaseException as error:  # report any failure to the agent, then exit
         LOG.exception("training failed step=%s", events.step)
         report_failure_and_exit(error, events)
@@ -135,7 +135,9 @@ def _set_process_title(title: str) -> None:
         PROCESS_TITLE_FILE.write_text(title)
 
 
-def _command_loop(commands: BinaryIO, asks: ControlSignals, worlds: "SimpleQueue[StartWorld] | None") -> None:
+def _command_loop(
+    commands: BinaryIO, control_signals: ControlSignals, worlds: "SimpleQueue[StartWorld] | None"
+) -> None:
     """Execute the agent's commands; a hot standby first receives the `StartWorld` of its world.
 
     Exit when the agent is gone: an unsupervised trainer must neither train nor wait.
@@ -145,15 +147,15 @@ def _command_loop(commands: BinaryIO, asks: ControlSignals, worlds: "SimpleQueue
     for line in commands:
         command = Command.model_validate_json(line)
         if command.leave:
-            asks.request_exit()
+            control_signals.request_exit()
         if command.move:
-            asks.request_rescale()
+            control_signals.request_rescale()
         if command.poison:
-            asks.inject_nan()
+            control_signals.inject_nan()
         if command.trace:
-            asks.request_trace(command.trace)
+            control_signals.request_trace(command.trace)
         if command.live_slices is not None:
-            asks.set_live_slices(command.live_slices)
+            control_signals.set_live_slices(command.live_slices)
     exit_now(EXIT_ORPHANED)
 
 

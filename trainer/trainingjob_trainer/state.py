@@ -124,10 +124,10 @@ class Signal(IntFlag):
     """Take snapshots less often: they cost more than they are worth."""
 
 
-def combine_signals(asked: jax.Array) -> jax.Array:
+def combine_signals(signals: jax.Array) -> jax.Array:
     """Return each bit that the signals of any device [devices] contain, int32 [bits of `Signal`]."""
-    bits_B = jnp.asarray([int(one) for one in Signal], jnp.int32)
-    return jnp.max(asked[:, None] & bits_B[None, :], axis=0)
+    bits_B = jnp.asarray([int(signal) for signal in Signal], jnp.int32)
+    return jnp.max(signals[:, None] & bits_B[None, :], axis=0)
 
 
 class Controls(NamedTuple):

@@ -203,19 +203,19 @@ class StepPrograms:
 
         return read
 
-    def signals(self, asked: Signal) -> jax.Array:
+    def signals(self, signal: Signal) -> jax.Array:
         """Return the control signals of this process as an argument of a program, int32 [devices]."""
-        permitted = asked if self._spec.elastic.fault_injection == "allowed" else asked & ~Signal.INJECT_NAN
-        here = np.full(1, int(permitted), np.int32)
-        return jax.make_array_from_callback((self._mesh.size,), self._one_per_device, lambda _: here)
+        permitted = signal if self._spec.elastic.fault_injection == "allowed" else signal & ~Signal.INJECT_NAN
+        local_signals = np.full(1, int(permitted), np.int32)
+        return jax.make_array_from_callback((self._mesh.size,), self._one_per_device, lambda _: local_signals)
 
-    def controls(self, asked: Signal, num_steps: int, teacher: Params | None = None) -> Controls:
+    def controls(self, signal: Signal, num_steps: int, teacher: Params | None = None) -> Controls:
         """Return the controls of a step: the signals that this process sends, the number of steps, and the teacher."""
         if num_steps not in self._totals:
             self._totals[num_steps] = jax.make_array_from_callback(
                 (), self._replicated, lambda _: np.array(num_steps, np.int32)
             )
-        return Controls(self.signals(asked), self._totals[num_steps], teacher)
+        return Controls(self.signals(signal), self._totals[num_steps], teacher)
 
     def init(self) -> State:
         """Return the state before the first step; compile it with the shardings of `state`."""
@@ -258,8 +258,8 @@ class StepPrograms:
         grads = as_float32(jax.lax.with_sharding_constraint(grads, self._moment_shardings))
         grads, loads = self._balance.split(grads)
         norm_of_sums = optax.tree.norm(grads)
-        asked_B = combine_signals(order_collectives(controls.signals, norm_of_sums, mesh=self._mesh))
-        weight = jnp.where(jnp.any(asked_B & int(Signal.INJECT_NAN)), jnp.nan, terms.weight)
+        signals_B = combine_signals(order_collectives(controls.signals, norm_of_sums, mesh=self._mesh))
+        weight = jnp.where(jnp.any(signals_B & int(Signal.INJECT_NAN)), jnp.nan, terms.weight)
         loss, grad_norm = terms.loss / terms.weight, norm_of_sums / weight
         # One factor for the mean and for clipping, so that the update reads each gradient once.
         factor = clip_factor(spec.optimizer, grad_norm) / weight
@@ -289,7 +289,7 @@ class StepPrograms:
         trained, slots, squares = self._update(update, (grads, loads), state.slots, before)
         params = self._model.param_split.merge(trained, frozen)
         metrics = {name: total / terms.weight for name, total in terms.metrics.items()}
-        measures = StepMetrics(loss, grad_norm, rate, non_finite, skipped, jnp.sum(asked_B), metrics)
+        measures = StepMetrics(loss, grad_norm, rate, non_finite, skipped, jnp.sum(signals_B), metrics)
         if window:
             measures = measures._replace(spikes=window.in_a_row)
         if squares is not None:
@@ -313,7 +313,7 @@ class StepPrograms:
         if average is None or config is None:
             return None
         # Sharded like the average, so that each device computes its own part.
-        shardings = {tensor_name(path): one for path, one in tree_leaves_with_path(self._moment_shardings)}
+        shardings = {tensor_name(path): sharding for path, sharding in tree_leaves_with_path(self._moment_shardings)}
         new = tree_map_with_path(
             lambda path, leaf: jax.lax.with_sharding_constraint(leaf, shardings[tensor_name(path)]),
             as_float32(trained),
@@ -329,7 +329,7 @@ class StepPrograms:
         return batch._replace(seeds=jax.lax.with_sharding_constraint(seeds, self.batch_sharding))
 
     def evaluate(
-        self, params: Params, batch: Batch, asked: jax.Array, reference: Params | None = None
+        self, params: Params, batch: Batch, signals: jax.Array, reference: Params | None = None
     ) -> tuple[ScoreSums, jax.Array]:
         """Return the sums of a held-out batch, and the control signals of all processes.
 
@@ -346,8 +346,8 @@ class StepPrograms:
                 terms = self._sums.compute(*self._add_reference(params, reference, batch))
                 pairs = {name: terms.metrics[name] for name in self._pair_metrics}
                 sums = ScoreSums(terms.loss, terms.weight, terms.metrics[REWARD_ACCURACY], jnp.zeros(()), pairs)
-        asked_B = combine_signals(order_collectives(asked, sums, mesh=self._mesh))
-        return sums, jnp.sum(asked_B)
+        signals_B = combine_signals(order_collectives(signals, sums, mesh=self._mesh))
+        return sums, jnp.sum(signals_B)
 
     def _accept_update(
         self, window: SpikeWindow | None, measured_M: jax.Array, finite: jax.Array

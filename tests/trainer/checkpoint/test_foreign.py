@@ -26,7 +26,7 @@ from trainingjob_trainer.checkpoint import owner
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.initialize import _list_candidates
 from trainingjob_trainer.checkpoint.manifest import add_hash, find_damage, hash_files, read_integrity
-from trainingjob_trainer.checkpoint.older_layout import LEFTOVER_NAME
+from trainingjob_trainer.checkpoint.older_layout import INTERRUPTED_NAME
 from trainingjob_trainer.checkpoint.saved_steps import list_saved
 from trainingjob_trainer.checkpoint.step_changes import quarantine_step
 from trainingjob_trainer.checkpoint.step_folders import list_lineages
@@ -354,7 +354,7 @@ def test_only_what_a_killed_save_copy_or_deletion_leaves_is_deleted(shelf: Shelf
 
     assert shelf.find(OPEN) == 10
     assert (name in shelf.names()) == (name in OTHERS)
-    assert (LEFTOVER_NAME.fullmatch(name) is None) == (name in OTHERS)
+    assert (INTERRUPTED_NAME.fullmatch(name) is None) == (name in OTHERS)
 
 
 def test_step_quarantined_again_keeps_the_first_reason(shelf: Shelf) -> None:

@@ -9,7 +9,7 @@ from tests.support.trainer.cases import each
 from tests.support.trainer.huggingface import FOLDER, Fixture, to_host
 from trainingjob_api.decoding import DecodingShape
 from trainingjob_trainer.models.decoder import Params, SplitModel
-from trainingjob_trainer.models.decoding_cache import empty_cache, with_room
+from trainingjob_trainer.models.decoding_cache import decoding_network, empty_cache
 
 FAMILIES = sorted(folder.name for folder in FOLDER.iterdir())
 NEAR = 1e-4
@@ -35,6 +35,8 @@ def test_each_family_has_the_logits_of_the_whole_sequence(name: str) -> None:
     fixture = Fixture(name)
     model, params, tokens = fixture.split(), to_host(fixture.load()), fixture.expected["tokens"]
 
-    found = decode(SplitModel(with_room(model.network), model.precision, model.memory), params, jnp.asarray(tokens))
+    found = decode(
+        SplitModel(decoding_network(model.network), model.precision, model.memory), params, jnp.asarray(tokens)
+    )
 
     assert np.abs(found - fixture.expected["logits"]).max() < NEAR

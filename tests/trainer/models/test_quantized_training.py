@@ -16,7 +16,7 @@ from tests.trainer.models.test_gradients import walk
 from trainingjob_api.base import Axis
 from trainingjob_api.decoding import DecodingShape
 from trainingjob_trainer.models.decoder import SplitModel, split_model_of
-from trainingjob_trainer.models.decoding_cache import empty_cache, with_room
+from trainingjob_trainer.models.decoding_cache import decoding_network, empty_cache
 
 TYPES = ("int8", "fp8")
 NUM_STEPS = 20
@@ -172,7 +172,7 @@ def test_text_is_generated_with_the_matmuls_of_training(kind: str) -> None:
     tokens = run.batch(1).tokens[0, 0, :2]
     whole = model.logits(run.state.params, hidden_states(model, run.state.params, tokens))
 
-    room = SplitModel(with_room(model.network), model.precision, model.memory)
+    room = SplitModel(decoding_network(model.network), model.precision, model.memory)
     cache = empty_cache(room.network, DecodingShape(*tokens.shape), jnp.float32)
     hidden, _ = room.decode(run.state.params, tokens, cache, jnp.int32(0))
 

@@ -19,7 +19,7 @@ from trainingjob_trainer.hlo_analysis.parser import HloProgram
 from trainingjob_trainer.models.decoder import Params, split_model_of
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.sampling.generate import Prompt, Randomness, generate
-from trainingjob_trainer.sampling.token_programs import MAX_PART_TOKENS, TextGenerator, TokenPrograms, give_room
+from trainingjob_trainer.sampling.token_programs import MAX_PART_TOKENS, TextGenerator, TokenPrograms, decoding_model
 from trainingjob_trainer.state import Signal
 from trainingjob_trainer.step import StepPrograms
 
@@ -56,7 +56,7 @@ class Writer:
         mesh = build_mesh(jax.devices()[: layout.num_devices], layout)
         steps = StepPrograms(spec, mesh)
         self.compiler: Any = Uncached()
-        generator = TextGenerator(give_room(split_model_of(spec)), steps.state_shapes.params, mesh, shape)
+        generator = TextGenerator(decoding_model(split_model_of(spec)), steps.state_shapes.params, mesh, shape)
         self.programs: TokenPrograms = generator.compile(self.compiler)
         shardings = jax.tree.map(lambda leaf: leaf.sharding, steps.state_shapes.params)
         self.params: Params = jax.device_put(initial_state(spec.model_dump_json()).params, shardings)
@@ -83,7 +83,7 @@ class Writer:
 def expected(changes: str) -> dict[int, list[int]]:
     """Return the most likely tokens by the logits of whole sequences on one device."""
     spec = CASES[changes]
-    model = give_room(split_model_of(spec))
+    model = decoding_model(split_model_of(spec))
     params = initial_state(spec.model_dump_json()).params
     run = jax.jit(model.apply)
     texts = {}

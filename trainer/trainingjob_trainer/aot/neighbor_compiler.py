@@ -96,8 +96,8 @@ class NeighborCompiler:
     def _compile_missing(self) -> None:
         config = self._start.config
         root = config.spec.checkpoint.uri
-        sizes = {one.num_slices: self._programs(root, one) for one in config.layouts}
-        names = {one.num_slices: program_names(config.spec, one) for one in config.layouts}
+        sizes = {layout.num_slices: self._programs(root, layout) for layout in config.layouts}
+        names = {layout.num_slices: program_names(config.spec, layout) for layout in config.layouts}
         delete_other_programs(
             root, {programs.file_name(name) for size, programs in sizes.items() for name in names[size]}
         )
@@ -172,7 +172,7 @@ class NeighborCompiler:
 
 def neighbor_sizes(size: int, sizes: Sequence[int]) -> list[int]:
     """Return the next smaller and then the next larger size: a loss comes without notice, a return with it."""
-    smaller, larger = [one for one in sizes if one < size], [one for one in sizes if one > size]
+    smaller, larger = [other for other in sizes if other < size], [other for other in sizes if other > size]
     return [*([max(smaller)] if smaller else []), *([min(larger)] if larger else [])]
 
 

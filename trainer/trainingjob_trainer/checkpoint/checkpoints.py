@@ -79,7 +79,7 @@ class Checkpoints:
         self._upkeep = Upkeep(checkpoint.keep, fence, peers, backup, exports)
         self._writer = CheckpointWriter(self._committer, events, self._after_commit)
         self._policy = SavePolicy.from_spec(checkpoint.save)
-        self._bests = BestSteps(checkpoint.keep.best, {})
+        self._best_steps = BestSteps(checkpoint.keep.best, {})
         self._restored = RestoredState()
         self._shapes: StateShapes | None = None  # None: no state was restored or saved yet
         self._last_save_at = time.monotonic()
@@ -102,7 +102,7 @@ class Checkpoints:
         self._upkeep.restored = restored.checkpoint_step
         self._fence.resumed_step = restored.step
         self._committer.reuse_frozen(restored.frozen, is_verified=restored.is_frozen_verified)
-        self._bests = BestSteps(self._job.config.spec.checkpoint.keep.best, restored.inventory.losses)
+        self._best_steps = BestSteps(self._job.config.spec.checkpoint.keep.best, restored.inventory.losses)
         if restored.snapshot:
             self._policy = self._policy.after_snapshot(restored.step, restored.inventory.newest)
         if self._job.world.probation:
@@ -145,7 +145,7 @@ class Checkpoints:
 
     def is_best(self, measured: Mapping[str, float]) -> bool:
         """Return whether a step with these held-out losses is to be saved as one of the best."""
-        return self._bests.is_best(measured)
+        return self._best_steps.is_best(measured)
 
     def save_signal(self) -> Signal:
         """Return SAVE once for each save that is due by time; only process 0 signals, because clocks differ."""
@@ -164,7 +164,7 @@ class Checkpoints:
         self.wait()
         self._last_save_at, self._has_signaled, self._policy = time.monotonic(), False, self._policy.after_save()
         finite = {name: loss for name, loss in (measured or {}).items() if isfinite(loss)}
-        self._bests.add(step, finite)
+        self._best_steps.add(step, finite)
         if self.replica and not self.replica.is_saver:
             self._newest_left, self._writer.is_failing = step, False
             return
@@ -181,7 +181,7 @@ class Checkpoints:
         """
         match self._writer.wait():
             case FailedSave(step=failed):
-                self._bests.remove(failed)
+                self._best_steps.remove(failed)
 
     def save_until_success(self, step: int, state: State) -> None:
         """Wait until a step is saved, and retry until it is: no other work is left.

@@ -71,7 +71,7 @@ def load_initial_params(source: InitializeFrom, base: BaseParams, peers: Process
         base = base.with_adapters(has_scales=bool(scales) and base.stores_int8)
         if not base.stores_int8:  # a problem names them together
             saved_shapes = {name: shape for name, shape in saved_shapes.items() if name not in scales}
-    params = base.wanted
+    params = base.abstract_params
     model_shapes = _shapes(params)
     _check_shapes(source, folder, model_shapes, saved_shapes, problems, may_be_partial=base.may_be_partial)
     names, tree = list(model_shapes), jax.tree.structure(params)

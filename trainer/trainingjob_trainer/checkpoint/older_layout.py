@@ -10,7 +10,7 @@ from trainingjob_trainer.checkpoint.manifest import read_integrity
 from trainingjob_trainer.checkpoint.step_folders import StepFolder, list_lineages
 from trainingjob_trainer.store.port import Store
 
-LEFTOVER_NAME = re.compile(
+INTERRUPTED_NAME = re.compile(
     r"[0-9]+(\.(saving|copying)-[0-9]+)?\.orbax-checkpoint-tmp(-[0-9]+)?"
     r"|[0-9]+\.(saving|copying)-[0-9]+(\.void)?"
     r"|[0-9]+(\.damaged-[0-9]+(-[0-9]+)?)?\.void"
@@ -20,14 +20,14 @@ QUARANTINED_NAME = re.compile(r"(?P<step>[0-9]+)\.damaged-[0-9]+(-[0-9]+)?")
 """Names of quarantined steps."""
 
 
-def delete_older_leftovers(store: Store) -> None:
+def delete_older_interrupted(store: Store) -> None:
     """Delete what interrupted saves, copies and deletions left.
 
     Raises:
         OSError: the folders cannot be listed.
     """
     for lineage, name in _list_names(store):
-        if LEFTOVER_NAME.fullmatch(name):
+        if INTERRUPTED_NAME.fullmatch(name):
             with suppress(OSError):
                 store.delete_tree(f"{lineage}/{name}")
 

@@ -15,7 +15,7 @@ from trainingjob_agent.checkpoint_layout import (
 from trainingjob_api.world import World
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.manifest import Integrity, ReadRetry, read_integrity
-from trainingjob_trainer.checkpoint.older_layout import delete_older_leftovers, delete_older_quarantined
+from trainingjob_trainer.checkpoint.older_layout import delete_older_interrupted, delete_older_quarantined
 from trainingjob_trainer.checkpoint.step_changes import delete_step, read_quarantined_job
 from trainingjob_trainer.checkpoint.step_folders import StepFolder, list_lineages
 from trainingjob_trainer.snapshots.lineage import is_in_history
@@ -50,7 +50,7 @@ class SavedStep:
 def list_saved(store: Store, read_retry: ReadRetry | None = None) -> list[SavedStep]:
     """Return the steps of all lineages that are not quarantined, oldest first, committed or not.
 
-    `patience` retries the read of a manifest; None: no retries.
+    `read_retry` retries the read of a manifest; None: no retries.
 
     Raises:
         OSError: the folders cannot be listed.
@@ -181,7 +181,7 @@ def delete_interrupted(store: Store, fence: Fence, *, own: bool = False) -> None
             with suppress(OSError):
                 if not _has_manifest(folder):
                     store.delete_tree(folder.name)
-    delete_older_leftovers(store)
+    delete_older_interrupted(store)
 
 
 def _is_abandoned(writer: Writer, fence: Fence, running: Collection[int], *, own: bool) -> bool:

@@ -37,7 +37,7 @@ def verify(
 
     The files of frozen tensors count as those of the step that refers to them.
 
-    `readers` are the processes that share the files, by default all. `patience` retries failed reads; None: a new one.
+    `readers` are the processes that share the files, by default all. `read_retry` repeats failed reads; None: new.
     """
     readers = range(peers.num_processes) if readers is None else readers
     read_retry = read_retry or ReadRetry()

@@ -109,10 +109,10 @@ def _file_warnings(
         ]
     reals = Counter(file.real for file, _ in files)
     texts = Counter(hashed.sha256 for _, hashed in files if hashed.size)
-    twice = sum(count - 1 for count in reals.values())
-    copies = sum(count - 1 for count in texts.values()) - twice
-    if twice > 0:
-        warnings.append(f"{plural(twice, 'file')} of more than one source: that text is trained on more often.")
+    duplicates = sum(count - 1 for count in reals.values())
+    copies = sum(count - 1 for count in texts.values()) - duplicates
+    if duplicates > 0:
+        warnings.append(f"{plural(duplicates, 'file')} of more than one source: that text is trained on more often.")
     if copies > 0:
         warnings.append(f"{plural(copies, 'file')} with the same text as another one: each is read.")
     return warnings

@@ -86,7 +86,7 @@ class BatchLoader:
         return self._to_mesh(index, rows, shape or self.held_out_shape, count_bytes=index.count_bytes)
 
     def count_held_out(self, index: TokenDataset, limit: int | str) -> int:
-        """Return the number of held-out batches, at most `wanted`. The text `all`: those of the whole text."""
+        """Return the number of held-out batches, at most `limit`. The text `all`: those of the whole text."""
         available = -(-index.num_sequences // self._held_out_size)
         return min(limit, available) if isinstance(limit, int) else available
 

@@ -62,7 +62,7 @@ def _decode_after_token(tokenizer: tokenizers.Tokenizer, vocab: Mapping[str, int
     if not vocab:
         return []
     first = min(vocab, key=lambda token: (not (token.isascii() and token.isalpha()), vocab[token]))
-    alone, *pairs = tokenizer.decode_batch(
+    first_text, *pairs = tokenizer.decode_batch(
         [[vocab[first]], *([vocab[first], number] for number in vocab.values())], skip_special_tokens=False
     )
-    return [max(len(pair.encode()) - len(alone.encode()), 0) for pair in pairs]
+    return [max(len(pair.encode()) - len(first_text.encode()), 0) for pair in pairs]

@@ -76,9 +76,9 @@ def prepare_datasets(
             _create_job_datasets(store, config.spec, share, report, name)
         elif share and not share.leads:
             for _, sources in _sources_by_dataset(config.spec):
-                there = wait_for_sources(sources, store, lambda: has_object(store, pointer))
-                if there and not has_object(store, pointer):
-                    help_to_create(store, there, config.spec, share)
+                local_sources = wait_for_sources(sources, store, lambda: has_object(store, pointer))
+                if local_sources and not has_object(store, pointer):
+                    help_to_create(store, local_sources, config.spec, share)
         while not has_object(store, pointer):
             time.sleep(POLL_SECONDS)
         identities = _read_identities(store, pointer, config.spec)

@@ -54,10 +54,14 @@ def count_collectives(program: HloProgram, layout: Layout) -> tuple[Collective, 
     unique: dict[tuple[str, str], _CountedCollective] = {}
     for name, computation in program.computations.items():
         times = program.runs.get(name, 0)
-        for one in computation.instructions.values() if times else ():
-            found = _read(computation, one, times, layout)
-            is_piece = name in program.fused and one.opcode == "all-gather"
-            key = (one.get_attribute("channel_id"), str(one.arrays)) if is_piece else (name, one.name)
+        for instruction in computation.instructions.values() if times else ():
+            found = _read(computation, instruction, times, layout)
+            is_piece = name in program.fused and instruction.opcode == "all-gather"
+            key = (
+                (instruction.get_attribute("channel_id"), str(instruction.arrays))
+                if is_piece
+                else (name, instruction.name)
+            )
             if found and (key not in unique or unique[key].times > times):
                 unique[key] = found
     sums: dict[tuple[Network, tuple[Axis, ...], CollectiveKind], int] = defaultdict(int)
@@ -71,41 +75,44 @@ def count_collectives(program: HloProgram, layout: Layout) -> tuple[Collective, 
 
 
 def _read(
-    computation: Computation, one: Instruction, times: int, layout: Layout
+    computation: Computation, instruction: Instruction, times: int, layout: Layout
 ) -> _CountedCollective | None:  # None: no match
-    if one.opcode == "send":
-        return _read_send(one, times, layout)
-    opcode = one.opcode.removesuffix("-start")
+    if instruction.opcode == "send":
+        return _read_send(instruction, times, layout)
+    opcode = instruction.opcode.removesuffix("-start")
     kind = COLLECTIVE_KINDS.get(opcode)
     if kind is None:
         return None
-    arrays = one.arrays
-    if one.opcode == "all-gather-start":
+    arrays = instruction.arrays
+    if instruction.opcode == "all-gather-start":
         arrays = arrays[len(arrays) // 2 :]  # operands, then results
-    elif one.opcode == "collective-permute-start":
+    elif instruction.opcode == "collective-permute-start":
         arrays = arrays[1:2]
     num_bytes = sum(array.num_bytes for array in arrays)
-    pairs = _PAIR.findall(one.get_attribute("source_target_pairs"))
+    pairs = _PAIR.findall(instruction.get_attribute("source_target_pairs"))
     if kind == "permute":
         groups: Sequence[Group] = [(int(a), int(b)) for a, b in pairs]
         sent = num_bytes * len(groups) // _num_ids(layout, groups)
     else:
-        groups = list(_read_groups(one.get_attribute("replica_groups"), layout))
+        groups = list(_read_groups(instruction.get_attribute("replica_groups"), layout))
         size = len(groups[0])
-        if kind == "all-reduce" and (kept := _scattered_bytes(computation, one)):
+        if kind == "all-reduce" and (kept := _scattered_bytes(computation, instruction)):
             kind, num_bytes = "reduce-scatter", kept
         sent = _sent_bytes(kind, num_bytes, size)
     network, axes = _axes(groups, layout)
     return _CountedCollective(network, axes, kind, sent, times)
 
 
-def _read_send(one: Instruction, times: int, layout: Layout) -> _CountedCollective | None:  # None: it goes to the host
-    match = re.search(r'_xla_megascale_transfer_type="(\w+)"', one.attributes)
+def _read_send(instruction: Instruction, times: int, layout: Layout) -> _CountedCollective | None:
+    """Return the collective of a send between slices. None: it goes to the host."""
+    match = re.search(r'_xla_megascale_transfer_type="(\w+)"', instruction.attributes)
     if not match:
         return None
     kind = _MEGASCALE[match[1]]
     axes = tuple(axis for axis, degree in layout.dcn.items() if degree > 1)
-    return _CountedCollective("dcn", axes, kind, _sent_bytes(kind, one.arrays[0].num_bytes, layout.num_slices), times)
+    return _CountedCollective(
+        "dcn", axes, kind, _sent_bytes(kind, instruction.arrays[0].num_bytes, layout.num_slices), times
+    )
 
 
 def _sent_bytes(kind: CollectiveKind, num_bytes: int, size: int) -> int:
@@ -121,7 +128,7 @@ def _sent_bytes(kind: CollectiveKind, num_bytes: int, size: int) -> int:
             return 2 * num_bytes * (size - 1) // size
 
 
-def _scattered_bytes(computation: Computation, one: Instruction) -> int:
+def _scattered_bytes(computation: Computation, instruction: Instruction) -> int:
     """Return the bytes of a sum that a device keeps if its only results are slices of the sum; else 0."""
     root = computation.root
     results = [computation.producer(name) for name in root.operands] if root.opcode == "tuple" else [root]
@@ -132,7 +139,7 @@ def _scattered_bytes(computation: Computation, one: Instruction) -> int:
         source = computation.producer(result.operands[0])
         if source and source.opcode == "get-tuple-element":
             source = computation.producer(source.operands[0])
-        if source is not one:
+        if source is not instruction:
             return 0
         kept += result.arrays[0].num_bytes
     return kept
@@ -140,8 +147,8 @@ def _scattered_bytes(computation: Computation, one: Instruction) -> int:
 
 def _num_ids(layout: Layout, groups: Sequence[Group]) -> int:
     """Return the number of devices that the ids of a program count: those of one slice if no id is higher."""
-    one_slice = layout.num_devices // layout.num_slices
-    return layout.num_devices if max(max(group) for group in groups) >= one_slice else one_slice
+    slice_devices = layout.num_devices // layout.num_slices
+    return layout.num_devices if max(max(group) for group in groups) >= slice_devices else slice_devices
 
 
 def _read_groups(text: str, layout: Layout) -> Iterator[Group]:

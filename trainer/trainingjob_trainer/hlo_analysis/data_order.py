@@ -16,39 +16,41 @@ def find_unordered_collectives(program: HloProgram) -> Iterator[tuple[Instructio
     cache: dict[str, bool] = {}
     for computation in program.computations.values():
         calls = {
-            one.name: one
-            for one in computation.instructions.values()
-            if not _is_collective(one) and any(_contains_collective(program, called, cache) for called in one.called)
+            instruction.name: instruction
+            for instruction in computation.instructions.values()
+            if not _is_collective(instruction)
+            and any(_contains_collective(program, called, cache) for called in instruction.called)
         }
         if not calls:
             continue
         operands_of = _transitive_operands(computation)
         others = [*calls.values(), *filter(_is_collective, computation.instructions.values())]
         for place, call in enumerate(calls.values()):
-            for rival in others[place + 1 :]:
-                if call.name not in operands_of[rival.name] and rival.name not in operands_of[call.name]:
-                    yield call, rival
+            for other in others[place + 1 :]:
+                if call.name not in operands_of[other.name] and other.name not in operands_of[call.name]:
+                    yield call, other
 
 
-def _is_collective(one: Instruction) -> bool:
-    return one.opcode.removesuffix("-start") in COLLECTIVE_KINDS
+def _is_collective(instruction: Instruction) -> bool:
+    return instruction.opcode.removesuffix("-start") in COLLECTIVE_KINDS
 
 
-def _contains_collective(program: HloProgram, name: str, holders: dict[str, bool]) -> bool:
-    """Return whether a computation, or one that it calls, has a collective. `holders` caches the results."""
-    if name not in holders:
+def _contains_collective(program: HloProgram, name: str, cache: dict[str, bool]) -> bool:
+    """Return whether a computation, or one that it calls, has a collective. `cache` holds the results."""
+    if name not in cache:
         found = program.computations.get(name)
-        holders[name] = found is not None and any(
-            _is_collective(one) or any(_contains_collective(program, called, holders) for called in one.called)
-            for one in found.instructions.values()
+        cache[name] = found is not None and any(
+            _is_collective(instruction)
+            or any(_contains_collective(program, called, cache) for called in instruction.called)
+            for instruction in found.instructions.values()
         )
-    return holders[name]
+    return cache[name]
 
 
 def _transitive_operands(computation: Computation) -> dict[str, frozenset[str]]:
     """Return the direct and indirect operands of each instruction; operands precede their users."""
-    made_of: dict[str, frozenset[str]] = {}
-    for name, one in computation.instructions.items():
-        operands = [operand for operand in one.operands if operand in made_of]
-        made_of[name] = frozenset(operands).union(*(made_of[operand] for operand in operands))
-    return made_of
+    operands_of: dict[str, frozenset[str]] = {}
+    for name, instruction in computation.instructions.items():
+        operands = [operand for operand in instruction.operands if operand in operands_of]
+        operands_of[name] = frozenset(operands).union(*(operands_of[operand] for operand in operands))
+    return operands_of

@@ -18,33 +18,33 @@ def count_flops(program: HloProgram, expert_shards: int = 1) -> int:
     total = 0
     for name, computation in program.computations.items():
         if times := program.runs.get(name, 0):
-            for one in computation.instructions.values():
-                shards = expert_shards if "ragged_dot" in one.attributes else 1
-                total += times * _count(computation, one) // shards
+            for instruction in computation.instructions.values():
+                shards = expert_shards if "ragged_dot" in instruction.attributes else 1
+                total += times * _count(computation, instruction) // shards
     return total
 
 
-def _count(computation: Computation, one: Instruction) -> int:
-    if one.opcode == "custom-call":
-        kernel = _KERNEL_FLOPS.search(one.attributes)
+def _count(computation: Computation, instruction: Instruction) -> int:
+    if instruction.opcode == "custom-call":
+        kernel = _KERNEL_FLOPS.search(instruction.attributes)
         return int(kernel[1]) if kernel else 0
-    if one.opcode not in ("dot", "convolution"):
+    if instruction.opcode not in ("dot", "convolution"):
         return 0
-    left, right = (computation.instructions[operand].arrays[0].dims for operand in one.operands[:2])
-    if one.opcode == "dot":
-        contracted = (int(dim) for dim in re.findall(r"\d+", one.get_attribute("lhs_contracting_dims")))
-        return 2 * math.prod(one.arrays[0].dims) * math.prod(left[dim] for dim in contracted)
-    return _count_convolution(one, left, right)
+    left, right = (computation.instructions[operand].arrays[0].dims for operand in instruction.operands[:2])
+    if instruction.opcode == "dot":
+        contracted = (int(dim) for dim in re.findall(r"\d+", instruction.get_attribute("lhs_contracting_dims")))
+        return 2 * math.prod(instruction.arrays[0].dims) * math.prod(left[dim] for dim in contracted)
+    return _count_convolution(instruction, left, right)
 
 
-def _count_convolution(one: Instruction, left: tuple[int, ...], right: tuple[int, ...]) -> int:
+def _count_convolution(instruction: Instruction, left: tuple[int, ...], right: tuple[int, ...]) -> int:
     """Count as XLA's cost analysis does: skip products with padding or with gaps of the input.
 
     XLA writes the batch dimensions of a matmul as spatial dimensions in which each output has one input.
     """
-    lhs, rhs, out = re.match(r"(\w+)_(\w+)->(\w+)", one.get_attribute("dim_labels")).groups()  # type: ignore[union-attr]
-    result = one.arrays[0].dims
-    window = dict(part.split("=") for part in one.get_attribute("window").strip("{}").split())
+    lhs, rhs, out = re.match(r"(\w+)_(\w+)->(\w+)", instruction.get_attribute("dim_labels")).groups()  # type: ignore[union-attr]
+    result = instruction.arrays[0].dims
+    window = dict(part.split("=") for part in instruction.get_attribute("window").strip("{}").split())
     pairs = 1
     for place in range(len(lhs) - 2):
         label = str(place)
@@ -58,7 +58,7 @@ def _count_convolution(one: Instruction, left: tuple[int, ...], right: tuple[int
             spread=_pick(window, "rhs_dilate", place, 1),
         )
     batch, features = result[out.index("b")], result[out.index("f")]
-    groups = int(one.get_attribute("batch_group_count") or 1)
+    groups = int(instruction.get_attribute("batch_group_count") or 1)
     return 2 * batch * features * right[rhs.index("i")] * pairs // groups
 
 

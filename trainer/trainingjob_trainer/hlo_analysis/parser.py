@@ -76,8 +76,8 @@ class Instruction:
     def called(self) -> tuple[str, ...]:
         """Return the computations that it calls; for a loop, the condition too."""
         names = _CALLED.findall(self.attributes)
-        for several, one in _BRANCHES.findall(self.attributes):
-            names += [name.strip().lstrip("%") for name in several.split(",")] if several else [one]
+        for branches, branch in _BRANCHES.findall(self.attributes):
+            names += [name.strip().lstrip("%") for name in branches.split(",")] if branches else [branch]
         return tuple(names)
 
     def get_attribute(self, attribute: str) -> str:
@@ -96,7 +96,7 @@ class Computation:
     @cached_property
     def root(self) -> Instruction:
         """Return the instruction whose result is the computation's result."""
-        return next(one for one in self.instructions.values() if one.is_root)
+        return next(instruction for instruction in self.instructions.values() if instruction.is_root)
 
     def producer(self, name: str) -> Instruction | None:  # None: it is not an instruction of this computation
         """Return the instruction that produces a value, past copies and casts."""
@@ -127,10 +127,10 @@ class HloProgram:
     def _walk(self, name: str, times: int) -> None:
         computation = self.computations[name]
         self.runs[name] += times
-        for one in computation.instructions.values():
-            iterations = self._trip_count(computation, one) if one.opcode == "while" else 1
-            for called in one.called:
-                if one.opcode == "fusion":
+        for instruction in computation.instructions.values():
+            iterations = self._trip_count(computation, instruction) if instruction.opcode == "while" else 1
+            for called in instruction.called:
+                if instruction.opcode == "fusion":
                     self.fused.add(called)
                 if called in self.computations:
                     self._walk(called, times * iterations)
@@ -173,7 +173,7 @@ class HloProgram:
         if counter is None or counter.opcode != "add":
             return 1
         sources = (inside.producer(operand) for operand in counter.operands)
-        return next((int(one.literal) for one in sources if one and one.opcode == "constant"), 1)
+        return next((int(source.literal) for source in sources if source and source.opcode == "constant"), 1)
 
 
 def _parse(text: str) -> Iterator[tuple[bool, Computation]]:
@@ -190,9 +190,9 @@ def _parse(text: str) -> Iterator[tuple[bool, Computation]]:
             yield is_entry, Computation(name, lines)
             name = ""
         else:
-            one = _parse_instruction(line.strip())
-            if one:
-                lines[one.name] = one
+            instruction = _parse_instruction(line.strip())
+            if instruction:
+                lines[instruction.name] = instruction
 
 
 def _parse_instruction(line: str) -> Instruction | None:  # None: the line holds no instruction
@@ -234,11 +234,11 @@ def _split(text: str) -> list[str]:
 
 def _until_comma(text: str) -> str:
     depth = 0
-    for place, letter in enumerate(text):
-        if letter in "([{":
+    for place, character in enumerate(text):
+        if character in "([{":
             depth += 1
-        elif letter in ")]}":
+        elif character in ")]}":
             depth -= 1
-        elif letter == "," and depth == 0:
+        elif character == "," and depth == 0:
             return text[:place]
     return text

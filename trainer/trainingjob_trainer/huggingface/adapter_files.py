@@ -60,9 +60,9 @@ def load_adapters(spec: TrainingJobSpec, params: Params, shapes: Params) -> Para
         )
     names = {tensor.name for tensor in network.tensors if is_adapter(tensor)}
 
-    def load(place: Any, leaf: jax.Array, wanted: jax.ShapeDtypeStruct) -> jax.Array:
+    def load(place: Any, leaf: jax.Array, abstract_array: jax.ShapeDtypeStruct) -> jax.Array:
         name = tensor_name(place)
-        return import_array(weights, binding.by_tensor[name], wanted) if name in names else leaf
+        return import_array(weights, binding.by_tensor[name], abstract_array) if name in names else leaf
 
     loaded: Params = jax.tree_util.tree_map_with_path(load, params, shapes)
     return loaded

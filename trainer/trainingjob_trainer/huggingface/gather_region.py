@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from trainingjob_api.huggingface.layout import Region
 from trainingjob_trainer.huggingface.block_copy import to_slices
 
-WORD = np.dtype(np.int32)
+SUM_DTYPE = np.dtype(np.int32)
 PROCESS_AXIS = "process"
 
 
@@ -25,7 +25,7 @@ def gather_region(array: jax.Array, region: Region) -> np.ndarray:
     block = np.zeros([stop - start for start, stop in region], array.dtype)
     for shard in array.addressable_shards:
         if shard.replica_id == 0:
-            held = tuple(one.indices(size)[:2] for one, size in zip(shard.index, array.shape, strict=True))
+            held = tuple(dim_slice.indices(size)[:2] for dim_slice, size in zip(shard.index, array.shape, strict=True))
             _copy_overlap(shard.data, held, region, block)
     devices: dict[int, Any] = {}
     members: set[Any] = array.sharding.device_set
@@ -36,7 +36,10 @@ def gather_region(array: jax.Array, region: Region) -> np.ndarray:
 
 def _copy_overlap(shard: jax.Array, held: Region, region: Region, block: np.ndarray) -> None:
     """Copy what a shard has of a region into the block of the region."""
-    overlap = [(max(one[0], other[0]), min(one[1], other[1])) for one, other in zip(held, region, strict=True)]
+    overlap = [
+        (max(held_span[0], other[0]), min(held_span[1], other[1]))
+        for held_span, other in zip(held, region, strict=True)
+    ]
     if any(start >= stop for start, stop in overlap):
         return
     starts = [start - first for (start, _), (first, _) in zip(overlap, held, strict=True)]
@@ -54,14 +57,14 @@ def _sum_over_processes(block: np.ndarray, devices: tuple[Any, ...]) -> np.ndarr
 
     `devices` has one of each process. The bits are added, because the sum of 0 and -0 is not -0.
     """
-    words = np.zeros(-(-block.nbytes // WORD.itemsize), WORD)
-    words.view(np.uint8)[: block.nbytes] = block.reshape(-1).view(np.uint8)
+    integers = np.zeros(-(-block.nbytes // SUM_DTYPE.itemsize), SUM_DTYPE)
+    integers.view(np.uint8)[: block.nbytes] = block.reshape(-1).view(np.uint8)
     mesh = Mesh(np.array(devices), (PROCESS_AXIS,))
     own = next(device for device in devices if device.process_index == jax.process_index())
     rows = jax.make_array_from_single_device_arrays(
-        (len(devices), words.size),
+        (len(devices), integers.size),
         NamedSharding(mesh, PartitionSpec(PROCESS_AXIS)),
-        [jax.device_put(words[None], own)],
+        [jax.device_put(integers[None], own)],
     )
     total = np.asarray(_make_sum(mesh)(rows).addressable_data(0))
     return total.view(np.uint8)[: block.nbytes].view(block.dtype).reshape(block.shape)
@@ -69,4 +72,4 @@ def _sum_over_processes(block: np.ndarray, devices: tuple[Any, ...]) -> np.ndarr
 
 @lru_cache(maxsize=1)
 def _make_sum(mesh: Mesh) -> Callable[[jax.Array], Any]:
-    return jax.jit(partial(jnp.sum, axis=0, dtype=WORD), out_shardings=NamedSharding(mesh, PartitionSpec()))
+    return jax.jit(partial(jnp.sum, axis=0, dtype=SUM_DTYPE), out_shardings=NamedSharding(mesh, PartitionSpec()))

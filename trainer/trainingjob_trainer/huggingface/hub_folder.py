@@ -76,15 +76,15 @@ class HubFolder:
         Raises:
             TrainingError: the hub refuses the repository or does not respond, or the files cannot be written.
         """
-        wanted = {"repository": hub.name, "revision": hub.revision}
+        expected = {"repository": hub.name, "revision": hub.revision}
         try:
-            if is_leader and not self._is_complete(wanted):
+            if is_leader and not self._is_complete(expected):
                 self.own.delete(self.record)
                 commit = hub.find_commit()
                 LOG.info("downloading repository=%s revision=%s commit=%s", hub.name, hub.revision, commit)
                 self._download(hub, commit)
-                self.own.write(self.record, [json.dumps({**wanted, "commit": commit}).encode()])
-            while not self._is_complete(wanted):
+                self.own.write(self.record, [json.dumps({**expected, "commit": commit}).encode()])
+            while not self._is_complete(expected):
                 time.sleep(POLL_SECONDS)
         except OSError as error:
             raise storage_error(error, f"the download into {self.own.locate(self.files)}", self.own.root) from error
@@ -97,7 +97,9 @@ class HubFolder:
         if read_record(self.own, self._started).get("commit") != commit:
             self.own.delete_tree(self.files)
             self.own.write(self._started, [json.dumps({"commit": commit}).encode()])
-        names = [name for name in hub.list_files(commit) if any(fnmatchcase(name, one) for one in self.patterns)]
+        names = [
+            name for name in hub.list_files(commit) if any(fnmatchcase(name, pattern) for pattern in self.patterns)
+        ]
         download_names(self.own, self.files, hub, commit, names)
 
     @property
@@ -115,6 +117,6 @@ class HubFolder:
         self.own.delete(self._started)
         self.own.delete_tree(self.files)
 
-    def _is_complete(self, wanted: dict[str, str]) -> bool:
+    def _is_complete(self, expected: dict[str, str]) -> bool:
         record = read_record(self.own, self.record)
-        return all(record.get(key) == value for key, value in wanted.items())
+        return all(record.get(key) == value for key, value in expected.items())

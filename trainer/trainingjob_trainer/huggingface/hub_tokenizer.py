@@ -141,7 +141,7 @@ def _find_objects(source: _BucketFiles) -> list[StoredObject]:
         if source.file:
             return [find_object(source.uri)]
         root = source.uri.rstrip("/")
-        found = [one for one in list_objects(root) if one.uri.removeprefix(f"{root}/") in FOLDER_FILES]
+        found = [stored for stored in list_objects(root) if stored.uri.removeprefix(f"{root}/") in FOLDER_FILES]
     except OSError as error:
         raise source.error(error) from error
     if not found:

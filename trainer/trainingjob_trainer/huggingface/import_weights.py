@@ -57,8 +57,8 @@ def match_tensors(weights: WeightsFolder, binding: Binding, derived: Iterable[st
     return TensorMatch(tuple(matched), tuple(missing), tuple(sorted(unused)), tuple(misfits), tuple(sorted(incomplete)))
 
 
-def import_params(weights: WeightsFolder, binding: Binding, wanted: Any) -> Any:
-    """Return a tree of parameters with the shapes, formats and shardings of `wanted`; all files must have them.
+def import_params(weights: WeightsFolder, binding: Binding, abstract_params: Any) -> Any:
+    """Return parameters with the shapes, formats and shardings of `abstract_params`; the files must have them all.
 
     Raises:
         WeightsError: a file has become shorter.
@@ -68,11 +68,11 @@ def import_params(weights: WeightsFolder, binding: Binding, wanted: Any) -> Any:
     def load(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
         return import_array(weights, binding.by_tensor[tensor_name(path)], leaf)
 
-    return jax.tree_util.tree_map_with_path(load, wanted)
+    return jax.tree_util.tree_map_with_path(load, abstract_params)
 
 
-def import_array(weights: WeightsFolder, pieces: Sequence[Piece], wanted: jax.ShapeDtypeStruct) -> jax.Array:
-    """Return one of our tensors with the shape, format and sharding of `wanted`.
+def import_array(weights: WeightsFolder, pieces: Sequence[Piece], abstract_array: jax.ShapeDtypeStruct) -> jax.Array:
+    """Return one of our tensors with the shape, format and sharding of `abstract_array`.
 
     The memory of the host holds the shards of its devices, and the tensors that are read at the same time.
 
@@ -81,20 +81,20 @@ def import_array(weights: WeightsFolder, pieces: Sequence[Piece], wanted: jax.Sh
         OSError: the store does not respond.
     """
     regions = {
-        device: _to_region(index, wanted.shape)
-        for device, index in wanted.sharding.addressable_devices_indices_map(wanted.shape).items()
+        device: _to_region(index, abstract_array.shape)
+        for device, index in abstract_array.sharding.addressable_devices_indices_map(abstract_array.shape).items()
     }
-    blocks = {region: _allocate(region, wanted.dtype) for region in set(regions.values())}
+    blocks = {region: _allocate(region, abstract_array.dtype) for region in set(regions.values())}
     jobs = [(name, list(copies)) for name, copies in group_copies(pieces, blocks).items()]
     with ThreadPoolExecutor(READERS) as pool:
         for _ in pool.map(lambda job: read_into(weights, *job), jobs):
             pass
     shards = [jax.device_put(blocks[region], device) for device, region in regions.items()]
-    return jax.make_array_from_single_device_arrays(wanted.shape, wanted.sharding, shards)
+    return jax.make_array_from_single_device_arrays(abstract_array.shape, abstract_array.sharding, shards)
 
 
 def _to_region(index: tuple[slice, ...], shape: tuple[int, ...]) -> Region:
-    return tuple(one.indices(size)[:2] for one, size in zip(index, shape, strict=True))
+    return tuple(dim_slice.indices(size)[:2] for dim_slice, size in zip(index, shape, strict=True))
 
 
 def _allocate(region: Region, dtype: Any) -> np.ndarray:

@@ -39,7 +39,7 @@ def _gather_scale(gather: Gather, matrix: Tensor, region: Region) -> np.ndarray:
 def _gather_product(gather: Gather, matrix: Tensor, rank: int, region: Region) -> np.ndarray:
     """Return the product of both sides of an adapter in a region of its matrix."""
     (layers, *spans), inputs = region, len(matrix.input_dims)
-    one = gather(f"{matrix.name}{INPUT_ENDING}", (layers, *spans[:inputs], (0, rank))).astype(np.float32)
-    other = gather(f"{matrix.name}{OUTPUT_ENDING}", (layers, (0, rank), *spans[inputs:])).astype(np.float32)
-    product = one.reshape(len(one), -1, rank) @ other.reshape(len(one), rank, -1)
+    input_side = gather(f"{matrix.name}{INPUT_ENDING}", (layers, *spans[:inputs], (0, rank))).astype(np.float32)
+    output_side = gather(f"{matrix.name}{OUTPUT_ENDING}", (layers, (0, rank), *spans[inputs:])).astype(np.float32)
+    product = input_side.reshape(len(input_side), -1, rank) @ output_side.reshape(len(input_side), rank, -1)
     return product.reshape([stop - start for start, stop in region])

@@ -61,12 +61,12 @@ def load_published_params(
     path, name = locate_files(WEIGHTS, source.hugging_face.path, own), name_source(WEIGHTS, source.hugging_face, own)
     with _training_errors(source.hugging_face, path):
         weights = open_weights(open_store(path))
-        theirs = read_model(weights)
+        published_model = read_model(weights)
         family = find_family(weights.config)
         weights, binding = add_prefix(weights, family.optional_prefix), family.bind(resolve(model))
         match = match_tensors(weights, binding, family.derived)
         partial = source.allow_partial if base.may_be_partial else None
-        _check_match(path, match, binding.unmapped, _describe_differences(model, theirs), partial=partial)
+        _check_match(path, match, binding.unmapped, _describe_differences(model, published_model), partial=partial)
 
         def load(place: Any, leaf: jax.ShapeDtypeStruct, initial: jax.Array) -> jax.Array:
             name = tensor_name(place)
@@ -75,11 +75,11 @@ def load_published_params(
             initial.delete()
             return base.store(name, import_array(weights, binding.by_tensor[name], leaf))
 
-        loaded = jax.tree_util.tree_map_with_path(load, base.wanted, base.select(random))
+        loaded = jax.tree_util.tree_map_with_path(load, base.abstract_params, base.select(random))
         if is_leader:
             keep_companions(weights.store, own)
     return PublishedParams(
-        base.complete(loaded, random), _describe_source(name, match, _describe_differences(model, theirs))
+        base.complete(loaded, random), _describe_source(name, match, _describe_differences(model, published_model))
     )
 
 
@@ -141,25 +141,25 @@ def _check_match(
     )
 
 
-def _describe_differences(model: Model, theirs: Model) -> tuple[str, ...]:
+def _describe_differences(model: Model, published_model: Model) -> tuple[str, ...]:
     """Return the fields of the job's model that compute another way than the published model."""
     return tuple(
-        f"spec.model.{path} is {json.dumps(ours)}, not {json.dumps(their)}"
-        for path, (ours, their) in compare_functions(model, theirs).items()
+        f"spec.model.{path} is {json.dumps(own_value)}, not {json.dumps(published_value)}"
+        for path, (own_value, published_value) in compare_functions(model, published_model).items()
     )
 
 
 def _describe_source(name: str, match: TensorMatch, differences: tuple[str, ...]) -> str:
     """Return a text that names the source of the parameters, and log it."""
-    words = f"{len(match.matched):,} tensors of {name}"
+    description = f"{len(match.matched):,} tensors of {name}"
     if match.incomplete:
-        words += f"; missing there, so they start random: {_join(match.incomplete)}"
+        description += f"; missing there, so they start random: {_join(match.incomplete)}"
     if match.unused:
-        words += f"; not used: {_join(match.unused)}"
+        description += f"; not used: {_join(match.unused)}"
     if differences:
-        words += f"; this job computes another way: {_join(differences)}"
-    LOG.info("initialized parameters source=%s", words)
-    return shorten(words, MAX_MESSAGE)
+        description += f"; this job computes another way: {_join(differences)}"
+    LOG.info("initialized parameters source=%s", description)
+    return shorten(description, MAX_MESSAGE)
 
 
 def _join(items: list[str] | tuple[str, ...]) -> str:

@@ -75,7 +75,9 @@ def read_header(store: Store, file: str) -> dict[str, TensorEntry]:
         raise WeightsError(f"{file} is no safetensors file, or truncated: {size:,} bytes hold no whole header")
     try:
         header = json.loads(store.read_range(file, 8, 8 + header_size))
-        entries = {name: _read_entry(file, one, 8 + header_size) for name, one in header.items() if name[:2] != "__"}
+        entries = {
+            name: _read_entry(file, fields, 8 + header_size) for name, fields in header.items() if name[:2] != "__"
+        }
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise WeightsError(f"the header of {file} is damaged") from error
     for name, entry in entries.items():

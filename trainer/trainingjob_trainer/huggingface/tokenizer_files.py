@@ -153,7 +153,7 @@ def _find_template(text: str) -> str | None:
         return None
     found = content.get(TEMPLATE_FIELD) if isinstance(content, dict) else None
     if isinstance(found, list):
-        named = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
+        named = {template.get("name"): template.get("template") for template in found if isinstance(template, dict)}
         found = named.get(DEFAULT_TEMPLATE)
     return found if isinstance(found, str) else None
 

@@ -56,9 +56,11 @@ def open_weights(store: Store) -> WeightsFolder:
         raise WeightsError(f"{error}. {advice}") from error
     tensors: dict[str, TensorEntry] = {}
     for header in headers:
-        twice = sorted(tensors.keys() & header.keys())
-        if twice:
-            raise WeightsError(f"two files hold {twice[0]}: {tensors[twice[0]].file} and {header[twice[0]].file}")
+        duplicates = sorted(tensors.keys() & header.keys())
+        if duplicates:
+            raise WeightsError(
+                f"two files hold {duplicates[0]}: {tensors[duplicates[0]].file} and {header[duplicates[0]].file}"
+            )
         tensors |= header
     return WeightsFolder(store, join_quantized(tensors))
 

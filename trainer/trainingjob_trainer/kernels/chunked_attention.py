@@ -66,31 +66,31 @@ def _run_backward(settings: Settings, saved: tuple[Any, ...], grads_BLHV: jax.Ar
     """Return the gradients of the arguments by name."""
     shards, out_BLHV, log_sums = saved
     queries, keys, pairs = _split(settings, shards)
-    known = know_queries(grads_BLHV, out_BLHV, log_sums, settings.block)
+    query_gradients = make_query_gradients(grads_BLHV, out_BLHV, log_sums, settings.block)
     zeros = (jnp.zeros(queries.q.shape), jnp.zeros(keys.k.shape), jnp.zeros(keys.v.shape))
-    dq, dk, dv = add_gradients(settings, queries, keys, known, pairs, zeros)
-    return (collect_gradients(shards, known, join_queries(dq), join_keys(dk), join_keys(dv)),)
+    dq, dk, dv = add_gradients(settings, queries, keys, query_gradients, pairs, zeros)
+    return (collect_gradients(shards, query_gradients, join_queries(dq), join_keys(dk), join_keys(dv)),)
 
 
 _attend.defvjp(_attend_and_save, _run_backward)
 
 
-def know_queries(grads_BLHV: jax.Array, out_BLHV: jax.Array, log_sums: jax.Array, block: int) -> QueryGradients:
-    """Return what the backward pass knows of queries, in blocks."""
+def make_query_gradients(grads_BLHV: jax.Array, out_BLHV: jax.Array, log_sums: jax.Array, block: int) -> QueryGradients:
+    """Return what the backward pass needs of queries, in blocks."""
     grads, outputs = (split_queries(x_BLHV, log_sums.shape[2], block) for x_BLHV in (grads_BLHV, out_BLHV))
     means = jnp.sum(grads.astype(jnp.float32) * outputs.astype(jnp.float32), axis=-1)
     return QueryGradients(grads, means, log_sums)
 
 
 def collect_gradients(
-    shards: Shards, known: QueryGradients, dq: jax.Array, dk: jax.Array, dv: jax.Array
+    shards: Shards, query_gradients: QueryGradients, dq: jax.Array, dk: jax.Array, dv: jax.Array
 ) -> dict[str, Any]:
     """Return the gradients of the arguments by name, each in the format of its argument. None: it has no gradient."""
     gradients: dict[str, Any] = dict.fromkeys(shards)
     for name, gradient in (("q", dq), ("k", dk), ("v", dv)):
         gradients[name] = gradient.astype(shards[name].dtype)
     if "sinks" in shards:
-        gradients["sinks"] = find_sink_gradients(shards["sinks"], known)
+        gradients["sinks"] = find_sink_gradients(shards["sinks"], query_gradients)
     return gradients
 
 

@@ -98,7 +98,8 @@ def _multiply(
     # Each device scales its part of the sum. Otherwise XLA would add the parts in int32, and separately for each of the
     # matrices that read one activation.
     parts = (
-        _split_dim(one, dims.index(sharded), num_shards) for one, dims in zip(quantized, (a_dims, b_dims), strict=True)
+        _split_dim(operand, dims.index(sharded), num_shards)
+        for operand, dims in zip(quantized, (a_dims, b_dims), strict=True)
     )
     equation = f"{operands.replace(sharded, f's{sharded}')}->s{result}"
     products = qwix.einsum(equation, *parts, precision=precision).astype(a.dtype)

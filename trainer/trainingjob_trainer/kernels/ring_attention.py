@@ -18,7 +18,7 @@ from jax.ad_checkpoint import checkpoint_name
 from trainingjob_api.network.activations import ATTENTION_OUTPUT
 from trainingjob_api.network.attention_blocks import CausalScope
 from trainingjob_api.network.ring_blocks import Ring, RingStep, find_ring, list_ring_steps
-from trainingjob_trainer.kernels.chunked_attention import collect_gradients, know_queries
+from trainingjob_trainer.kernels.chunked_attention import collect_gradients, make_query_gradients
 from trainingjob_trainer.kernels.score_blocks import (
     Keys,
     Queries,
@@ -80,18 +80,20 @@ def _run_backward(
     shards, out_BLHV, log_sums = saved
     place = _Place(settings, ring, shards)
     queries, passing = place.queries(), place.pack_keys()
-    known = know_queries(grads_BLHV, out_BLHV, log_sums, settings.block)
+    query_gradients = make_query_gradients(grads_BLHV, out_BLHV, log_sums, settings.block)
     dq, dpassing = jnp.zeros(queries.q.shape), jnp.zeros(passing.shape, jnp.float32)
     distance = 0
     for step, hops in _steps(ring):
         passing, dpassing = _send(passing, hops, ring), _send(dpassing, hops, ring)
         sums = (dq, *place.unpack_keys(dpassing))
-        dq, dk, dv = add_gradients(settings, queries, place.keys(step, passing), known, place.pairs(step), sums)
+        dq, dk, dv = add_gradients(
+            settings, queries, place.keys(step, passing), query_gradients, place.pairs(step), sums
+        )
         dpassing = place.join(dk, dv)
         distance = step.distance
     dpassing = _send(dpassing.astype(passing.dtype), -distance % ring.shards, ring)
     dk, dv = place.unpack_keys(dpassing)
-    return (collect_gradients(shards, known, join_queries(dq), join_keys(dk), join_keys(dv)),)
+    return (collect_gradients(shards, query_gradients, join_queries(dq), join_keys(dk), join_keys(dv)),)
 
 
 _attend.defvjp(_attend_and_save, _run_backward)

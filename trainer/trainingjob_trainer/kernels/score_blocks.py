@@ -115,7 +115,7 @@ def add_gradients(
     settings: Settings,
     queries: Queries,
     keys: Keys,
-    known: QueryGradients,
+    query_gradients: QueryGradients,
     pairs: jax.Array,
     gradients: tuple[jax.Array, jax.Array, jax.Array],
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -126,14 +126,14 @@ def add_gradients(
         of_queries, of_keys = pair[0], pair[1]
         q, grad, k, v = (
             _take(queries.q, of_queries),
-            _take(known.grads, of_queries),
+            _take(query_gradients.grads, of_queries),
             _take(keys.k, of_keys),
             _take(keys.v, of_keys),
         )
         scores_BGQLM, slopes_BGQLM = _scores(settings, queries, keys, pair)
-        weights_BGQLM = jnp.exp(scores_BGQLM - _take(known.log_sums, of_queries)[..., None])
+        weights_BGQLM = jnp.exp(scores_BGQLM - _take(query_gradients.log_sums, of_queries)[..., None])
         dweights_BGQLM = _product("BGQLV,BGMV->BGQLM", grad, v)
-        dscores_BGQLM = weights_BGQLM * (dweights_BGQLM - _take(known.means, of_queries)[..., None])
+        dscores_BGQLM = weights_BGQLM * (dweights_BGQLM - _take(query_gradients.means, of_queries)[..., None])
         if slopes_BGQLM is not None:
             dscores_BGQLM *= slopes_BGQLM
         dscores_BGQLM = dscores_BGQLM.astype(q.dtype)
@@ -146,11 +146,11 @@ def add_gradients(
     return sums
 
 
-def find_sink_gradients(sinks_H: jax.Array, known: QueryGradients) -> jax.Array:
+def find_sink_gradients(sinks_H: jax.Array, query_gradients: QueryGradients) -> jax.Array:
     """Return the gradients of sinks [H]."""
-    G = known.means.shape[2]
-    weights = jnp.exp(sinks_H.reshape(1, 1, G, -1, 1) - known.log_sums)
-    return -jnp.sum(weights * known.means, axis=(0, 1, 4)).reshape(sinks_H.shape)
+    G = query_gradients.means.shape[2]
+    weights = jnp.exp(sinks_H.reshape(1, 1, G, -1, 1) - query_gradients.log_sums)
+    return -jnp.sum(weights * query_gradients.means, axis=(0, 1, 4)).reshape(sinks_H.shape)
 
 
 def tabulate(pairs_by_shard: Sequence[Sequence[Pair]]) -> np.ndarray[Any, np.dtype[np.int32]]:

@@ -27,8 +27,8 @@ def adapt_layer(layer: nnx.Module, block: Block, precision: Precision, rngs: nnx
         elif tensor.storage is Storage.INT8:
             scale = tensors[f"{tensor.name}{SCALE_ENDING}"]
             values: tuple[jax.Array, jax.Array] = quantize(getattr(module, name)[...], tensor.input_dims)
-            for one, value in zip((tensor, scale), values, strict=True):
-                setattr(module, one.local_name, store(value, one))
+            for target, value in zip((tensor, scale), values, strict=True):
+                setattr(module, target.local_name, store(value, target))
 
 
 def _find_place(layer: nnx.Module, tensor: Tensor) -> tuple[Any, str]:

@@ -42,15 +42,15 @@ class BaseParams:
         `lora` None: the network has no adapters. `may_be_partial`: whether the spec may allow a source that lacks some.
         """
         self.lora = lora
-        self.stores_int8 = any(one.storage is Storage.INT8 for one in network.tensors)
+        self.stores_int8 = any(tensor.storage is Storage.INT8 for tensor in network.tensors)
         """Whether the state holds matrices as int8."""
         self.may_be_partial = may_be_partial
         self._shapes = shapes
-        self._quantized = {one.name: one for one in network.tensors if one.storage is Storage.INT8}
-        self._added = {one.name for one in network.tensors if is_adapter(one)}
+        self._quantized = {tensor.name: tensor for tensor in network.tensors if tensor.storage is Storage.INT8}
+        self._added = {tensor.name for tensor in network.tensors if is_adapter(tensor)}
         self._added |= {f"{name}{SCALE_ENDING}" for name in self._quantized}
         self._scales: dict[str, jax.Array] = {}
-        self.wanted = jax.tree.map(
+        self.abstract_params = jax.tree.map(
             lambda leaf: leaf.update(dtype=dtype) if leaf.dtype.name == Storage.INT8.value else leaf,
             self.select(shapes),
         )
@@ -66,7 +66,9 @@ class BaseParams:
         loaded._added = set() if has_scales else {f"{name}{SCALE_ENDING}" for name in self._quantized}  # noqa: SLF001
         loaded._quantized = {} if has_scales else self._quantized  # noqa: SLF001  # a copy
         adapters = loaded.select(self._shapes)
-        loaded.wanted = adapters if has_scales else merge_trees(self.wanted, select(adapters, self._added.__contains__))
+        loaded.abstract_params = (
+            adapters if has_scales else merge_trees(self.abstract_params, select(adapters, self._added.__contains__))
+        )
         return loaded
 
     def is_quantized(self, name: str) -> bool:

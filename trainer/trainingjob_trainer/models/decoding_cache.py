@@ -1,4 +1,4 @@
-"""The cache of generated text: what the attention of each layer keeps of earlier tokens; and experts with room for all.
+"""The cache of generated text: what the attention of each layer keeps of earlier tokens. Experts have slots for all.
 
 Shapes: B batch, L length of the new tokens, M length of the cache, N repeats of a group.
 """
@@ -60,7 +60,7 @@ def list_positions(x_BLD: jax.Array, first: jax.Array) -> jax.Array:
     return (first + jnp.arange(x_BLD.shape[1]))[None]
 
 
-def with_room(network: Network) -> Network:
+def decoding_network(network: Network) -> Network:
     """Return a network with the same parameters whose experts drop no token, and whose residual stream is whole.
 
     A row grows by one token at a time, which neither fills a routing group nor divides among the devices of a mesh. So
@@ -68,14 +68,14 @@ def with_room(network: Network) -> Network:
     """
     if not network.num_routed_layers and not any(block.shards_stream for block in network.blocks):
         return network
-    return replace(network, groups=tuple(_group_with_room(group) for group in network.groups))
+    return replace(network, groups=tuple(_decoding_group(group) for group in network.groups))
 
 
-def _group_with_room(group: Group) -> Group:
-    return replace(group, pattern=tuple(_block_with_room(block) for block in group.pattern))
+def _decoding_group(group: Group) -> Group:
+    return replace(group, pattern=tuple(_decoding_block(block) for block in group.pattern))
 
 
-def _block_with_room(block: Block) -> Block:
+def _decoding_block(block: Block) -> Block:
     block = replace(block, shards_stream=False)
     if not isinstance(block.mlp, RoutedMlp):
         return block

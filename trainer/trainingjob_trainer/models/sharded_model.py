@@ -215,7 +215,7 @@ class ShardedModel:
         else:
             ticks = jax.tree.map(self._by_tick, arrays)
             losses = jax.lax.map(lambda tick: jax.vmap(run)(*tick), ticks)
-        shaped: TokenLosses = jax.tree.map(lambda one: one.reshape(targets_MRL.shape), losses)
+        shaped: TokenLosses = jax.tree.map(lambda leaf: leaf.reshape(targets_MRL.shape), losses)
         return shaped
 
     def sum_losses(
@@ -282,8 +282,8 @@ class ShardedModel:
         The stages share the microbatches in the same way as the LM head.
         """
         if self._num_stages == 1:
-            one = function(*jax.tree.map(lambda leaf: leaf[0], trees))
-            return jax.tree.map(lambda leaf: leaf[None], one)
+            result = function(*jax.tree.map(lambda leaf: leaf[0], trees))
+            return jax.tree.map(lambda leaf: leaf[None], result)
         run_all = jax.vmap(function, spmd_axis_name="stage")
         ticks = jax.lax.map(lambda tick: run_all(*tick), jax.tree.map(self._by_tick, trees))
         return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), ticks)
@@ -333,8 +333,8 @@ class ShardedModel:
         params, batch = self._stop_frozen(params), (tokens_MRL, positions_MRL, segments_MRL, seeds_MR)
         if self._num_stages == 1:
             (rows,) = zip(*(array if array is not None else [None] for array in batch), strict=True)
-            one: HiddenStates = jax.tree.map(lambda leaf: leaf[None], self._model.embed(params, *rows))
-            return one
+            hidden: HiddenStates = jax.tree.map(lambda leaf: leaf[None], self._model.embed(params, *rows))
+            return hidden
         streams: HiddenStates = jax.lax.map(lambda rows: self._model.embed(params, *rows), batch)
         return streams
 

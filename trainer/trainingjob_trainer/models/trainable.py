@@ -35,22 +35,22 @@ class ParamSplit:
         return merge_trees(trained, frozen)
 
 
-def select(tree: dict[str, Any], is_wanted: Callable[[str], bool], prefix: str = "") -> dict[str, Any]:
-    """Return the part of a tree whose names are wanted."""
+def select(tree: dict[str, Any], includes: Callable[[str], bool], prefix: str = "") -> dict[str, Any]:
+    """Return the part of a tree for whose names `includes` returns true."""
     selected: dict[str, Any] = {}
     for key, node in tree.items():
         if not isinstance(node, dict):
-            if is_wanted(f"{prefix}{key}"):
+            if includes(f"{prefix}{key}"):
                 selected[key] = node
-        elif below := select(node, is_wanted, f"{prefix}{key}."):
+        elif below := select(node, includes, f"{prefix}{key}."):
             selected[key] = below
     return selected
 
 
-def merge_trees(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+def merge_trees(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
     """Return the tree of two parts without a common leaf."""
-    both = {key: merge_trees(one[key], other[key]) for key in one.keys() & other.keys()}
-    return one | other | both
+    both = {key: merge_trees(left[key], right[key]) for key in left.keys() & right.keys()}
+    return left | right | both
 
 
 def copy_params(described: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:

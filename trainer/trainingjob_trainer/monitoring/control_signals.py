@@ -63,9 +63,9 @@ class ControlSignals:
 
     def take_signals(self) -> Signal:
         """Return the signals for the next step, and clear INJECT_NAN."""
-        asked = self.exit_signal
-        asked |= Signal.RESCALE if self._rescale.is_set() else Signal.NONE
+        signals = self.exit_signal
+        signals |= Signal.RESCALE if self._rescale.is_set() else Signal.NONE
         if self._inject_nan.is_set():
             self._inject_nan.clear()
-            asked |= Signal.INJECT_NAN
-        return asked
+            signals |= Signal.INJECT_NAN
+        return signals

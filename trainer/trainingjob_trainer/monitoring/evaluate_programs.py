@@ -22,7 +22,7 @@ class EvaluateProgram(NamedTuple):
 def list_evaluate_layouts(spec: TrainingJobSpec, layout: Layout) -> dict[str, Layout]:
     """Return the layout of the batches of each program, by the name of the program, in the order of the evaluations."""
     layouts = [_find_layout(spec, layout, evaluation) for evaluation in spec.evaluation]
-    return {_name_program(layout, one): one for one in layouts}
+    return {_name_program(layout, evaluate_layout): evaluate_layout for evaluate_layout in layouts}
 
 
 def compile_evaluations(
@@ -30,8 +30,10 @@ def compile_evaluations(
 ) -> dict[str, EvaluateProgram]:
     """Return the program of each evaluation, by the name of the evaluation. Evaluations of one layout share one."""
     compiled = {
-        name: EvaluateProgram(steps.compile_evaluate(programs, batch_shape(one), name), batch_shape(one))
-        for name, one in list_evaluate_layouts(spec, layout).items()
+        name: EvaluateProgram(
+            steps.compile_evaluate(programs, batch_shape(evaluate_layout), name), batch_shape(evaluate_layout)
+        )
+        for name, evaluate_layout in list_evaluate_layouts(spec, layout).items()
     }
     return {
         evaluation.name: compiled[_name_program(layout, _find_layout(spec, layout, evaluation))]

@@ -97,17 +97,17 @@ class Evaluator:
         self,
         evaluation: Evaluation,
         models: tuple[Params, Params | None],
-        ask: SignalSource,
-        tell: EntryReporter,
+        signals: SignalSource,
+        report_entry: EntryReporter,
     ) -> Scores | None:  # None: it was interrupted
         index, (params, reference) = self._indexes[evaluation.name], models
         program = self._programs[evaluation.name]
         totals: ScoreSums | None = None
         for number in range(self._batches.count_held_out(index, evaluation.num_batches)):
-            tell(f"batch {number + 1} of the evaluation `{evaluation.name}`")
+            report_entry(f"batch {number + 1} of the evaluation `{evaluation.name}`")
             batch = self._batches.held_out_batch(index, number, shape=program.shape)
-            sums, asked = program.run(params, batch, self._steps.signals(ask()), reference)
-            if int(asked):
+            sums, combined_signals = program.run(params, batch, self._steps.signals(signals()), reference)
+            if int(combined_signals):
                 return None
             totals = add_sums(totals, sums)
         assert totals is not None  # noqa: S101  # each text has a batch

@@ -90,15 +90,17 @@ class ReplicaCheck:
         """
         if self._bit_sums is None:
             return
-        odd = find_mismatch(np.asarray(self._bit_sums(state)), self._groups)
-        if odd:
-            raise mismatch_error(step, odd, self._owners, self._world, self._process)
+        mismatch = find_mismatch(np.asarray(self._bit_sums(state)), self._groups)
+        if mismatch:
+            raise mismatch_error(step, mismatch, self._owners, self._world, self._process)
 
 
-def mismatch_error(step: int, odd: Mismatch, owners: Sequence[DeviceOwner], world: World, process: int) -> BadStepError:
+def mismatch_error(
+    step: int, mismatch: Mismatch, owners: Sequence[DeviceOwner], world: World, process: int
+) -> BadStepError:
     """Return this process's error for devices that differ; `owners` are the processes of all devices of the mesh."""
     by_process: dict[int, list[int]] = defaultdict(list)
-    for place in sorted(odd.positions):
+    for place in sorted(mismatch.positions):
         owner, number = owners[place]
         by_process[owner].append(number)
     hosts = {member.process: f"host {member.host} of slice {member.slice}" for member in world.members}
@@ -107,18 +109,19 @@ def mismatch_error(step: int, odd: Mismatch, owners: Sequence[DeviceOwner], worl
     )
     if process not in by_process:
         return BadStepError(FailureReason.PEER, f"at step {step} {named} held different bits of the state", fatal=False)
-    if odd.has_majority:
-        words = f"at step {step} {named} held different bits of {odd.shard_name} than the majority"
+    if mismatch.has_majority:
+        description = f"at step {step} {named} held different bits of {mismatch.shard_name} than the majority"
     else:
-        words = (
-            f"at step {step} these held different bits of {odd.shard_name}, without a majority that is right: {named}"
+        description = (
+            f"at step {step} these held different bits of {mismatch.shard_name}, "
+            f"without a majority that is right: {named}"
         )
     return BadStepError(
         FailureReason.CORRUPTION,
-        f"{words}. The memory or the arithmetic of such a device is broken, without any other symptom. Saved steps "
-        "were compared before the save, and are intact.",
+        f"{description}. The memory or the arithmetic of such a device is broken, without any other symptom. "
+        "Saved steps were compared before the save, and are intact.",
         fatal=False,
-        is_host_known=odd.has_majority or len(by_process) == 1,
+        is_host_known=mismatch.has_majority or len(by_process) == 1,
     )
 
 
@@ -141,18 +144,20 @@ def find_mismatch(
     sums: np.ndarray, groups: Iterable[tuple[int, str, tuple[int, ...]]]
 ) -> Mismatch | None:  # None: all replicas agree
     """Return the devices that differ from their peers. Groups are (leaf, name, mesh positions of the replicas)."""
-    certain: dict[int, str] = {}
-    unclear: dict[int, str] = {}
+    with_majority: dict[int, str] = {}
+    without_majority: dict[int, str] = {}
     for leaf, name, places in groups:
-        seen = {place: int(sums[place, leaf]) for place in places}
-        (most, count), *others = Counter(seen.values()).most_common()
+        sums_of_replicas = {place: int(sums[place, leaf]) for place in places}
+        (most, count), *others = Counter(sums_of_replicas.values()).most_common()
         if not others:
             continue
         if 2 * count > len(places):
-            certain |= {place: name for place in places if seen[place] != most and place not in certain}
+            with_majority |= {
+                place: name for place in places if sums_of_replicas[place] != most and place not in with_majority
+            }
         else:
-            unclear |= {place: name for place in places if place not in unclear}
-    return _mismatch(certain, certain=True) or _mismatch(unclear, certain=False)
+            without_majority |= {place: name for place in places if place not in without_majority}
+    return _mismatch(with_majority, certain=True) or _mismatch(without_majority, certain=False)
 
 
 def _mismatch(places: Mapping[int, str], *, certain: bool) -> Mismatch | None:  # None: `places` is empty

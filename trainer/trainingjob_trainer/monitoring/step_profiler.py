@@ -116,7 +116,7 @@ class StepProfiler:
             with tempfile.TemporaryDirectory() as folder:
                 trace.session.export_profile_data(folder, session_id=trace.name)
                 for file in Path(folder).rglob("*"):
-                    suffix = next((one for one in SUFFIXES if file.name.endswith(one)), None)
+                    suffix = next((suffix for suffix in SUFFIXES if file.name.endswith(suffix)), None)
                     if suffix:
                         self._store.write(f"{RUNS}/{trace.name}/{self._host}{suffix}", _read_chunks(file))
         except Exception as error:  # noqa: BLE001  # a full or failing store costs the trace

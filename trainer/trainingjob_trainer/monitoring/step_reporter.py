@@ -188,11 +188,11 @@ class StepReporter:
 
     def report_evaluations(self, step: int, measured: dict[str, Scores]) -> None:
         """Report held-out scores with the newest step's metrics: after the last step there are no other metrics."""
-        finite = {name: one for name, one in measured.items() if isfinite(one.loss)}
-        self._evaluations |= {name: one.loss for name, one in finite.items()}
+        finite = {name: scores for name, scores in measured.items() if isfinite(scores.loss)}
+        self._evaluations |= {name: scores.loss for name, scores in finite.items()}
         self._scores |= {
-            name: EvaluationScores(accuracy=one.accuracy, bits_per_byte=one.bits_per_byte)
-            for name, one in finite.items()
+            name: EvaluationScores(accuracy=scores.accuracy, bits_per_byte=scores.bits_per_byte)
+            for name, scores in finite.items()
         }
         for name, scores in measured.items():
             described = " ".join(f"{key}={score:.4f}" for key, score in scores.by_name().items())
@@ -224,10 +224,12 @@ class StepReporter:
 
     def report_samples(self, step: int, samples: Sequence[TextOfPrompt]) -> None:
         """Log the texts that the model wrote after a step, and write them to files."""
-        for one in samples:
-            LOG.info("sampled step=%d evaluation=%s prompt=%r text=%r", step, one.evaluation, one.prompt, one.text)
+        for sample in samples:
+            LOG.info(
+                "sampled step=%d evaluation=%s prompt=%r text=%r", step, sample.evaluation, sample.prompt, sample.text
+            )
             if self._writer:
-                self._writer.write_sample(step, one)
+                self._writer.write_sample(step, sample)
 
     def _describe_snapshot(self) -> dict[str, Any]:
         if not (self._snapshots and self._snapshots.newest):

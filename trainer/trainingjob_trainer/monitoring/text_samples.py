@@ -40,7 +40,7 @@ class TextSampler:
     """Writes the texts of the samples that are due after a step. All processes call it together.
 
     Raises:
-        TrainingError: a prompt has no tokens, or more tokens than the job has room for.
+        TrainingError: a prompt has no tokens, or more tokens than fit into a sequence.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class TextSampler:
         due = {number: row for number, row in self._rows.items() if row.is_due(step, self._spec.training.step_limit)}
         counter = count(1)
 
-        def ask() -> jax.Array:
+        def read_signals() -> jax.Array:
             report_entry(f"token {next(counter)} of the text samples")
             return self._steps.signals(signals())
 
@@ -79,7 +79,7 @@ class TextSampler:
             {number: row.prompt for number, row in due.items()},
             Randomness(self._spec.training.seed, step),
             ends=tuple(self._ends),
-            signals=ask,
+            signals=read_signals,
         )
         return None if texts is None else [self._describe(row, texts[number]) for number, row in due.items()]
 
@@ -96,7 +96,7 @@ class TextSampler:
         if not placed.sample.messages:
             text = placed.sample.prompt or ""
             return text, self._encoder.encode_prompt(text)
-        messages = [one.model_dump() for one in placed.sample.messages]
+        messages = [message.model_dump() for message in placed.sample.messages]
         prompt = encode_conversation(self._spec.tokenizer, self._encoder, messages, f"{placed.path}.messages")
         self._ends |= set() if prompt.end is None else {prompt.end}
         return prompt.text, prompt.ids
@@ -113,7 +113,7 @@ class TextSampler:
 
 
 def _check_length(path: str, sample: TextSample, num_tokens: int, length: int, max_positions: int | None) -> None:
-    """Check that a prompt has tokens, and that the text after it has room.
+    """Check that a prompt has tokens, and that a sequence is long enough for the text after it.
 
     Raises:
         TrainingError: it has none.
@@ -121,15 +121,15 @@ def _check_length(path: str, sample: TextSample, num_tokens: int, length: int, m
     if num_tokens == 0:
         message = "must have a token or more, but the tokenizer makes none of it."
         raise TrainingError(FailureReason.DATA, message, path=f"{path}.prompt", value=sample.prompt)
-    room = length - num_tokens
-    if sample.max_tokens <= room:
+    available = length - num_tokens
+    if sample.max_tokens <= available:
         return
     if length == max_positions or sample.messages:
         reason = f"the prompt has {num_tokens:,} tokens, and {_describe_limit(length, max_positions)}"
-        nearest = f" Nearest legal value: {room}." if room > 0 else ""
+        nearest = f" Nearest legal value: {available}." if available > 0 else ""
         raise TrainingError(
             FailureReason.CONFIG,
-            f"must be at most {max(room, 0)}: {reason}.{nearest}",
+            f"must be at most {max(available, 0)}: {reason}.{nearest}",
             path=f"{path}.maxTokens",
             value=sample.max_tokens,
         )

@@ -74,7 +74,7 @@ class Scores(NamedTuple):
         # Sums are rounded: those of fractional weights may exceed their total.
         accuracy = min(hits / weight, 1.0)
         bits_per_byte = loss / math.log(2) / num_bytes if num_bytes else None
-        pairs = {name: float(one) / weight for name, one in sums.pairs.items()}
+        pairs = {name: float(value) / weight for name, value in sums.pairs.items()}
         divergence = None if sums.divergence is None else float(sums.divergence) / weight
         return cls(loss / weight, accuracy, bits_per_byte, pairs, divergence)
 

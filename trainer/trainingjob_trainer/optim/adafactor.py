@@ -76,7 +76,7 @@ def scale_by_factored_rms(adafactor: Adafactor, network: Network) -> optax.Gradi
 
         found = jax.tree_util.tree_map_with_path(apply, grads, state.v_row, state.v_col, state.v)
         is_result = lambda node: isinstance(node, tuple) and not isinstance(node, optax.MaskedNode)  # noqa: E731
-        updates, *moments = (jax.tree.map(lambda one, n=n: one[n], found, is_leaf=is_result) for n in range(4))
+        updates, *moments = (jax.tree.map(lambda result, n=n: result[n], found, is_leaf=is_result) for n in range(4))
         return updates, AdafactorState(state.num_updates + 1, *moments)
 
     return optax.GradientTransformation(init, update)

@@ -92,7 +92,7 @@ def _share_matrices(
     each = count_whole_matrices(num_matrices, shards)
     if not each:
         return iterate(_number_dims(tensor), x)
-    of_matrices, of_parts = (NamedSharding(mesh, one) for one in (PartitionSpec(axes), spec))
+    of_matrices, of_parts = (NamedSharding(mesh, partition) for partition in (PartitionSpec(axes), spec))
     stack = x.reshape(num_matrices, *x.shape[tensor.num_stack_dims :])
     stack = jnp.pad(stack, [(0, each * shards - num_matrices), *[(0, 0)] * (stack.ndim - 1)])
     whole = jax.lax.with_sharding_constraint(stack, of_matrices)

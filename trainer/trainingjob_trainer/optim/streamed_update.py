@@ -45,7 +45,9 @@ def choose_update(
     """
     if not any(map(is_on_host, jax.tree.leaves(slots))):
         return lambda update, *trees: update(*trees)
-    return StreamedUpdate(slots, params, frozenset(one.name for one in network.tensors if one.is_stacked), mesh)
+    return StreamedUpdate(
+        slots, params, frozenset(tensor.name for tensor in network.tensors if tensor.is_stacked), mesh
+    )
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,11 @@ class StreamedUpdate:
         done: list[Update] = []
         for piece in self._pieces:
             part = tuple(_take(tree, piece.names) for tree in (grads, slots, params))
-            here = _take(self._on_host, piece.names)
+            group_on_host = _take(self._on_host, piece.names)
             if done:
                 part = self._wait(part, done[-1].params, is_whole=not piece.num_steps)
             run = partial(_update_layers, piece) if piece.num_steps else _update_whole
-            done.append(run(update, here, *part))
+            done.append(run(update, group_on_host, *part))
         return _merge(done)
 
     def _wait(self, part: tuple[Any, ...], earlier: Params, *, is_whole: bool) -> tuple[Any, ...]:

@@ -49,8 +49,8 @@ def compile_conversion(programs: CompileCache, average: Params, trained: Params)
     on_host = jax.tree.map(is_on_host, average)
 
     def convert(average: Params) -> Params:
-        here = bring(average, on_host)
-        converted: Params = jax.tree.map(lambda leaf, shape: leaf.astype(shape.dtype), here, trained)
+        on_device = bring(average, on_host)
+        converted: Params = jax.tree.map(lambda leaf, shape: leaf.astype(shape.dtype), on_device, trained)
         return converted
 
     shardings = jax.tree.map(lambda leaf: leaf.sharding, trained)

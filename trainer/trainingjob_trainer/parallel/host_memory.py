@@ -40,8 +40,8 @@ def map_in_turn(function: Callable[..., jax.Array], described: Any, tree: Any, *
     """
     results: list[jax.Array] = []
     last: list[jax.Array] = []
-    for one, leaf, *arguments in zip(*map(jax.tree.leaves, (described, tree, *others)), strict=True):
-        if is_on_host(one):
+    for description, leaf, *arguments in zip(*map(jax.tree.leaves, (described, tree, *others)), strict=True):
+        if is_on_host(description):
             waited, _ = jax.lax.optimization_barrier((leaf, last))  # one array at a time needs device memory
             results.append(function(jax.device_put(waited, jax.memory.Space.Device), *arguments))
             last = results[-1:]

@@ -152,11 +152,11 @@ def _split_dims(
     manual = mesh.manual_axes if isinstance(mesh, AbstractMesh) else ()
     entries: list[tuple[str, ...] | None] = []
     for axis, size in zip(axes, shape, strict=True):
-        wanted = tuple(name for name in (rules[axis] if axis else ()) if name not in manual)
+        mesh_axes = tuple(name for name in (rules[axis] if axis else ()) if name not in manual)
         degree = 1
-        for name in wanted:
+        for name in mesh_axes:
             degree *= mesh.shape[name]
-        entries.append(wanted if wanted and size % degree == 0 else None)
+        entries.append(mesh_axes if mesh_axes and size % degree == 0 else None)
     return entries
 
 

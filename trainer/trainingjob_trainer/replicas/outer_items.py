@@ -59,4 +59,6 @@ def copy_shards(tree: Any) -> HostShards:
 
 def _assemble(described: Any, held: HostShards) -> Any:
     shards = Shards(described)
-    return assemble(shards, described, {number: held[one.name] for number, one in shards.local_shards.items()}, None)
+    return assemble(
+        shards, described, {number: held[shard.name] for number, shard in shards.local_shards.items()}, None
+    )

@@ -35,4 +35,4 @@ def _free_of(cgroup: Path, limit: str, use: str, account: str, files: str) -> in
 def _read_line(path: Path, name: str) -> int:
     """Return the number after a name; 0: the name is missing."""
     pairs = (line.split() for line in path.read_text().splitlines())
-    return next((int(words[1]) for words in pairs if words[:1] == [name]), 0)
+    return next((int(fields[1]) for fields in pairs if fields[:1] == [name]), 0)

@@ -115,11 +115,11 @@ class CompileCache:
             self._loading.pop(name).result() if name in self._loading else self._deserialize(name, *trees)
         )
         texts = self._peers.exchange(f"program/{name}", json.dumps([file_name, program is not None]), SHARE_SECONDS)
-        everyone: list[tuple[str, bool]] = [json.loads(text) for text in texts]
-        if all(has for _, has in everyone):
+        results: list[tuple[str, bool]] = [json.loads(text) for text in texts]
+        if all(has for _, has in results):
             LOG.info("loaded a compiled program name=%s", name)
             return program
-        sender = next((process for process, (_, has) in enumerate(everyone) if has), 0)
+        sender = next((process for process, (_, has) in enumerate(results) if has), 0)
         is_sending = self._peers.process == sender and self._peers.num_processes > 1
         if self._peers.process == sender and program is None:
             program = compile_here()
@@ -128,7 +128,7 @@ class CompileCache:
         if is_sending:
             self._write(self._shared, name, content)
         self._peers.barrier(f"program/{name}/given", SHARE_SECONDS)
-        if program is None and everyone[sender][0] == file_name:
+        if program is None and results[sender][0] == file_name:
             content = self._read(self._shared, name)
             program = _load(content, *trees)
             self._keep(name, content)
@@ -210,15 +210,15 @@ def open_shared(root: str) -> Store:
     return open_store(f"{root}/{SHARED_FOLDER}")
 
 
-def delete_other_programs(root: str, wanted: Collection[str]) -> None:
-    """Delete all programs below a checkpoint folder but the wanted files: those of an edited spec or another release.
+def delete_other_programs(root: str, kept_names: Collection[str]) -> None:
+    """Delete the programs of another spec or release below a checkpoint folder: all whose file is not in `kept_names`.
 
     Raises:
         OSError: storage refuses.
     """
     store = open_shared(root)
     for entry in store.list_folder():
-        if not entry.is_folder and entry.name not in wanted and PROGRAM_FILE_NAME.fullmatch(entry.name):
+        if not entry.is_folder and entry.name not in kept_names and PROGRAM_FILE_NAME.fullmatch(entry.name):
             store.delete(entry.name)
 
 

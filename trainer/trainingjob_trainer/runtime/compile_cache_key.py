@@ -205,16 +205,16 @@ def variables_key(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _flags_key(flags: str) -> str:
     """Return XLA's flags without those that dump. A value without a leading dash is the name of a file of flags."""
-    words = flags.strip()
-    if words and not words.startswith("-"):
+    text = flags.strip()
+    if text and not text.startswith("-"):
         try:
-            words = Path(words).read_text(errors="replace")
+            text = Path(text).read_text(errors="replace")
         except OSError:  # XLA reports it
-            return words
+            return text
     try:
-        parts = shlex.split(words)
+        parts = shlex.split(text)
     except ValueError:  # XLA reports it
-        parts = words.split()
+        parts = text.split()
     return " ".join(part for part in parts if not part.startswith(DUMP_FLAG_PREFIX))
 
 

@@ -39,31 +39,31 @@ def check_devices(world: World, process: int, layout: Layout, index: Callable[[i
     Raises:
         TrainingError: the topology is wrong, or a host lacks devices.
     """
-    everyone, asked = jax.devices(), layout.devices_per_host
-    found = Counter(device.process_index for device in everyone)
-    known = [index(host) for host in range(layout.num_hosts)]
-    by_process = [found[one] for one in known]
-    here = by_process[process]
-    lacking = [host for host, number in enumerate(by_process) if number < asked]
+    devices, expected = jax.devices(), layout.devices_per_host
+    counts = Counter(device.process_index for device in devices)
+    indices = [index(host) for host in range(layout.num_hosts)]
+    by_process = [counts[runtime_index] for runtime_index in indices]
+    num_local = by_process[process]
+    incomplete = [host for host, number in enumerate(by_process) if number < expected]
     is_alike = len(set(by_process)) == 1
-    is_larger = any(number > asked for number in by_process) or not found.keys() <= set(known)
-    if is_larger or (lacking and is_alike and not world.lineage):
+    is_larger = any(number > expected for number in by_process) or not counts.keys() <= set(indices)
+    if is_larger or (incomplete and is_alike and not world.lineage):
         raise TrainingError(
             FailureReason.CONFIG,
-            f"expected {asked} devices on this host and {layout.num_devices} in the world of "
-            f"{layout.num_slices} slices, found {here} and {len(everyone)} ({everyone[0].device_kind}). "
+            f"expected {expected} devices on this host and {layout.num_devices} in the world of "
+            f"{layout.num_slices} slices, found {num_local} and {len(devices)} ({devices[0].device_kind}). "
             "The topology must be that of the nodes that the pods run on.",
             path="spec.slices.topology",
         )
-    if process in lacking:
+    if process in incomplete:
         message = (
-            f"this host has {here} of {asked} devices ({everyone[0].device_kind}), and other hosts have all of theirs "
-            "or it had them before: the rest does not answer. If it lasts, take the node out of service."
+            f"this host has {num_local} of {expected} devices ({devices[0].device_kind}), and other hosts have all of "
+            "theirs or it had them before: the rest does not answer. If it lasts, take the node out of service."
         )
         raise TrainingError(FailureReason.ACCELERATOR, message, fatal=False)
-    if lacking:
-        words = f"process {lacking[0]} has {by_process[lacking[0]]} of {asked} devices."
-        raise TrainingError(FailureReason.PEER, f"another host of the world lacks devices: {words}", fatal=False)
+    if incomplete:
+        detail = f"process {incomplete[0]} has {by_process[incomplete[0]]} of {expected} devices."
+        raise TrainingError(FailureReason.PEER, f"another host of the world lacks devices: {detail}", fatal=False)
 
 
 def _lacks_plugin(error: Exception) -> bool:

@@ -58,7 +58,7 @@ def compare_sources(program: Program, peers: ProcessGroup) -> None:
         TrainingError: they differ, as during an edit of a shared folder.
     """
     hashes = peers.exchange("entrypoint", load_entrypoint(program).sources_hash, COMPARE_SECONDS)
-    other = next((number for number, one in enumerate(hashes) if one != hashes[0]), None)
+    other = next((number for number, source_hash in enumerate(hashes) if source_hash != hashes[0]), None)
     if other is not None:
         message = (
             f"processes 0 and {other} have imported different sources. Install them in the image, or do not edit them "
@@ -145,7 +145,9 @@ def _check_origin(entrypoint: str, module: ModuleType, folder: str) -> None:
 def _find_function(entrypoint: str, module: ModuleType, attribute: str) -> Callable[[Any], Any]:
     function = getattr(module, attribute, None)
     if not callable(function):
-        functions = [name for name, one in vars(module).items() if inspect.isfunction(one) and not name.startswith("_")]
+        functions = [
+            name for name, value in vars(module).items() if inspect.isfunction(value) and not name.startswith("_")
+        ]
         message = f"{module.__name__} must have the function {attribute}. It has: {', '.join(functions) or 'none'}."
         raise entrypoint_error(entrypoint, message)
     try:

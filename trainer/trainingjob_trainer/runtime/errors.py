@@ -45,9 +45,9 @@ class TrainingError(Exception):
         self.is_replica_behind = is_replica_behind
 
 
-def shorten(words: str, limit: int) -> str:
+def shorten(text: str, limit: int) -> str:
     """Return a text in at most `limit` characters; an ellipsis marks a cut."""
-    return words if len(words) <= limit else f"{words[: limit - 1]}…"
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def storage_error(error: OSError, operation: str, uri: str, field: str = "spec.checkpoint.uri") -> TrainingError:

@@ -67,17 +67,18 @@ def read_driver_cuda(library: str = DRIVER_LIBRARY) -> tuple[int, int] | None:  
 def _check_driver(cuda: int, found: tuple[int, int] | None, *, has_trained: bool) -> None:
     if found is not None and found[0] >= cuda:
         return
-    wanted = f"CUDA {cuda} needs the NVIDIA driver {MIN_DRIVERS.get(cuda, f'of CUDA {cuda}')} or later"
+    requirement = f"CUDA {cuda} needs the NVIDIA driver {MIN_DRIVERS.get(cuda, f'of CUDA {cuda}')} or later"
     if found is None:
         path = "spec.runtime.image"
         message = (
-            f"{DRIVER_LIBRARY} was not found, but {wanted}. The nodes must have it, and the image must name its folder "
-            f"in LD_LIBRARY_PATH, as that of `{build_command('cuda')}` does."
+            f"{DRIVER_LIBRARY} was not found, but {requirement}. The nodes must have it, and the image must name its "
+            f"folder in LD_LIBRARY_PATH, as that of `{build_command('cuda')}` does."
         )
     else:
         path = "spec.slices.accelerator"
         message = (
-            f"the node's driver supports CUDA {found[0]}.{found[1]}, but {wanted}. Upgrade the driver of the nodes."
+            f"the node's driver supports CUDA {found[0]}.{found[1]}, but {requirement}. "
+            "Upgrade the driver of the nodes."
         )
     if has_trained:
         raise TrainingError(FailureReason.ACCELERATOR, f"{message} Other nodes of the job had it.", fatal=False)

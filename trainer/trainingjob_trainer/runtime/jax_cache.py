@@ -59,12 +59,12 @@ def download_entries(store: Store, names: Sequence[str], folder: str, secret: st
     Raises:
         OSError: the store does not respond, or the folder cannot be written.
     """
-    here = {path.name: path.stat().st_size for path in Path(folder).glob("*") if ENTRY_NAME.fullmatch(path.name)}
-    used = sum(here.values())
-    kept, local = dict(_find_objects(names, secret)), open_store(folder)
-    for entry in sorted(kept.keys() - here.keys()):
-        size = store.size(kept[entry])
-        if used + size <= MAX_FOLDER_BYTES and (content := read_program(store, kept[entry], secret)):
+    local_sizes = {path.name: path.stat().st_size for path in Path(folder).glob("*") if ENTRY_NAME.fullmatch(path.name)}
+    used = sum(local_sizes.values())
+    stored_names, local = dict(_find_objects(names, secret)), open_store(folder)
+    for entry in sorted(stored_names.keys() - local_sizes.keys()):
+        size = store.size(stored_names[entry])
+        if used + size <= MAX_FOLDER_BYTES and (content := read_program(store, stored_names[entry], secret)):
             local.write(entry, (content,))
             used += size
 

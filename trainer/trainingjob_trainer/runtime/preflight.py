@@ -98,12 +98,12 @@ def check_world(
         _warn_of_low_memory(expected.memory * jax.local_device_count())
         return
     own = [_measure_device(device) for device in jax.local_devices()]
-    everyone = [
-        DeviceCapabilities(*one)
+    world_devices = [
+        DeviceCapabilities(*values)
         for text in peers.exchange("vitals", json.dumps(own), EXCHANGE_SECONDS)
-        for one in json.loads(text)
+        for values in json.loads(text)
     ]
-    if problem := find_unfit(own, everyone, expected):
+    if problem := find_unfit(own, world_devices, expected):
         raise TrainingError(FailureReason.ACCELERATOR, problem, fatal=False)
     # All hosts use the best rate, so that they decide alike: a lower rate may include a wait for another host.
     rate = max(
@@ -141,10 +141,10 @@ def check_arithmetic(mesh: Mesh, programs: CompileCache, peers: ProcessGroup) ->
     found, total = program(jax.make_array_from_callback(seeds.shape, split, lambda place: seeds[place]))
     expected = expected_digests()[seeds % NUM_PATTERNS]
     wrong = [shard.device for shard in found.addressable_shards if np.asarray(shard.data) != expected[shard.index]]
-    told = peers.exchange("preflight", str(len(wrong)), EXCHANGE_SECONDS)
+    wrong_counts = peers.exchange("preflight", str(len(wrong)), EXCHANGE_SECONDS)
     if wrong:
         raise _wrong_product(wrong[0])
-    if any(text != "0" for text in told):
+    if any(text != "0" for text in wrong_counts):
         raise TrainingError(FailureReason.PEER, "a device of another host multiplies wrongly.", fatal=False)
     if np.asarray(total) != np.add.reduce(expected, dtype=np.uint32):
         message = (
@@ -168,8 +168,8 @@ def check_under_load(seconds: float) -> None:
         loads = [_multiply(jax.device_put(_ones(), device)) for device in devices] if seconds else []
         for seed, expected in enumerate(expected_digests()):
             found = [digest(jax.device_put(np.uint32(seed), device)) for device in devices]
-            for device, one in zip(devices, found, strict=True):
-                if np.asarray(one) != expected:
+            for device, actual in zip(devices, found, strict=True):
+                if np.asarray(actual) != expected:
                     raise _wrong_product(device)
         jax.block_until_ready(loads)
         num_rounds += 1
@@ -204,22 +204,28 @@ def matmul_digest(seed: Any, xp: Any) -> Any:
 
 
 def find_unfit(
-    own: Sequence[DeviceCapabilities], everyone: Sequence[DeviceCapabilities], expected: ExpectedHardware
+    own: Sequence[DeviceCapabilities], world_devices: Sequence[DeviceCapabilities], expected: ExpectedHardware
 ) -> str:
     """Return the problem of the first unfit device of a host; empty: there is none.
 
     A device is unfit if it is far below the median of the world's devices, or below what `expected` requires.
     """
-    for number, one in enumerate(own):
+    for number, device in enumerate(own):
         for what, unit, value, share, others in (
             (
                 "multiplies matrices at",
                 "TFLOP/s",
-                one.flops_per_second,
+                device.flops_per_second,
                 MIN_RATE_SHARE,
-                [other.flops_per_second for other in everyone],
+                [other.flops_per_second for other in world_devices],
             ),
-            ("has free memory of", "TB", one.free_bytes, MIN_FREE_SHARE, [other.free_bytes for other in everyone]),
+            (
+                "has free memory of",
+                "TB",
+                device.free_bytes,
+                MIN_FREE_SHARE,
+                [other.free_bytes for other in world_devices],
+            ),
         ):
             usual = statistics.median(others)
             if value and value < share * usual:
@@ -227,16 +233,16 @@ def find_unfit(
                     f"device {number} of this host {what} {value / 1e12:.3g} {unit}, while half of the world's devices "
                     f"have {usual / 1e12:.3g} or more: it is broken, throttled, or used by another process."
                 )
-        if one.flops_per_second and one.flops_per_second < MIN_PEAK_SHARE * expected.flops:
+        if device.flops_per_second and device.flops_per_second < MIN_PEAK_SHARE * expected.flops:
             return (
-                f"device {number} of this host multiplies matrices at {one.flops_per_second / 1e12:.3g} TFLOP/s, and "
-                f"its kind does {expected.flops / 1e12:.3g} at best: it is broken, throttled, or not the accelerator "
-                "that the job names."
+                f"device {number} of this host multiplies matrices at {device.flops_per_second / 1e12:.3g} TFLOP/s, "
+                f"and its kind does {expected.flops / 1e12:.3g} at best: it is broken, throttled, or not the "
+                "accelerator that the job names."
             )
-        if one.limit_bytes and one.limit_bytes < MIN_MEMORY_SHARE * expected.memory:
+        if device.limit_bytes and device.limit_bytes < MIN_MEMORY_SHARE * expected.memory:
             return (
-                f"device {number} of this host has {one.limit_bytes / 1e9:.3g} GB of memory for programs, and the plan "
-                f"counts on {expected.memory / 1e9:.3g} GB: it is another accelerator, or its share is limited."
+                f"device {number} of this host has {device.limit_bytes / 1e9:.3g} GB of memory for programs, and the "
+                f"plan counts on {expected.memory / 1e9:.3g} GB: it is another accelerator, or its share is limited."
             )
     return ""
 

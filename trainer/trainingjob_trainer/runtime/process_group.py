@@ -37,7 +37,7 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # private to the pod
 class ProcessGroup:
     """The processes of this world, seen from one of them. `client` is None in a world of one process.
 
-    `tell` is called with the name of each barrier or exchange before this process waits for the others there.
+    `report_entry` is called with the name of each barrier or exchange before this process waits for the others there.
 
     A process has two numbers. The world's number, `process`, identifies its host for the operator and is used in
     barriers and exchanges. The runtime's number, the index, is how devices name their process, as do JAX itself
@@ -145,9 +145,9 @@ def _delete_nccl_files(folder: Path) -> None:
 
 
 def connect(
-    world: World, process: int, layout: Layout, platform: str, tell: Callable[[str], None] = lambda name: None
+    world: World, process: int, layout: Layout, platform: str, report_entry: Callable[[str], None] = lambda name: None
 ) -> ProcessGroup:
-    """Join the world as a process and check that it has the devices of the layout; `tell` as for `ProcessGroup`.
+    """Join the world as a process and check its devices against the layout; `report_entry` as for `ProcessGroup`.
 
     Call it after `configure` for the same process of the same world.
 
@@ -169,7 +169,7 @@ def connect(
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
             shutdown_timeout_seconds=SHUTDOWN_SECONDS,
         )
-        peers = ProcessGroup(process, layout.num_hosts, distributed.global_state, tell)
+        peers = ProcessGroup(process, layout.num_hosts, distributed.global_state, report_entry)
     before = list_threads()
     initialize_devices(platform)  # starts their threads too
     if platform == "cpu" and layout.num_hosts > 1:
@@ -187,8 +187,8 @@ def lower_gloo_priority(before: Collection[int]) -> None:
     thread that holds the lock: with four hosts, a third of two cores was lost.
     """
     nameless = Path("/proc/self/comm").read_text()
-    came = sorted(thread for thread, name in list_threads().items() if thread not in before and name == nameless)
-    for thread in came[:1]:
+    new_threads = sorted(thread for thread, name in list_threads().items() if thread not in before and name == nameless)
+    for thread in new_threads[:1]:
         with suppress(OSError):  # the kernel rejects it, or the thread has ended
             os.setpriority(os.PRIO_PROCESS, thread, GLOO_NICE)
 

@@ -66,10 +66,10 @@ def generate(
     cache, position = _read_prompts(programs, params, prompts)
     while texts.unfinished:
         tokens = programs.replicate(texts.tokens_at(position))
-        cache, chosen, asked = programs.advance(
+        cache, chosen, combined_signals = programs.advance(
             params, cache, tokens, programs.replicate(_int(position)), draw, signals()
         )
-        if int(asked):
+        if int(combined_signals):
             return None
         position += 1
         for row, token in texts.add(position, np.asarray(chosen)):

@@ -18,7 +18,7 @@ from trainingjob_api.decoding import DecodingShape, find_decoding_shape
 from trainingjob_api.sharding import RULES
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.models.decoder import Params, SplitModel, split_model_of
-from trainingjob_trainer.models.decoding_cache import Cache, cache_axes, empty_cache, with_room
+from trainingjob_trainer.models.decoding_cache import Cache, cache_axes, decoding_network, empty_cache
 from trainingjob_trainer.models.params import DTYPES, matmul_precision
 from trainingjob_trainer.parallel.collective_order import order_collectives, order_last_part
 from trainingjob_trainer.parallel.sharding import constrain, partition_spec
@@ -71,7 +71,7 @@ class TokenPrograms(NamedTuple):
 class TextGenerator:
     """The programs over one mesh, before they are compiled. `params` are the shapes and shardings of the parameters.
 
-    The experts of `model` have room for all tokens, see `with_room`.
+    The experts of `model` have slots for all tokens, see `decoding_network`.
     """
 
     def __init__(self, model: SplitModel, params: Params, mesh: Mesh, shape: DecodingShape) -> None:
@@ -125,7 +125,7 @@ class TextGenerator:
         return self._decode(params, cache, tokens_BL, first)[1]
 
     def advance(
-        self, params: Params, cache: Cache, tokens_B: jax.Array, position: jax.Array, draw: Draw, asked: jax.Array
+        self, params: Params, cache: Cache, tokens_B: jax.Array, position: jax.Array, draw: Draw, signals: jax.Array
     ) -> tuple[Cache, jax.Array, jax.Array]:
         """Return the cache with one token of each row, the next tokens, and the control signals of all processes."""
         hidden_B1D, cache = self._decode(params, cache, tokens_B[:, None], position)
@@ -135,8 +135,8 @@ class TextGenerator:
                 return constrain(self._model.logits(params, hidden_B1D)[:, 0], None, None)
 
         logits_BV = order_last_part(read_out, self._mesh)(params, hidden_B1D, None)
-        asked_B = combine_signals(order_collectives(asked, logits_BV, mesh=self._mesh))
-        return cache, choose_tokens(logits_BV, position, draw), jnp.sum(asked_B)
+        signals_B = combine_signals(order_collectives(signals, logits_BV, mesh=self._mesh))
+        return cache, choose_tokens(logits_BV, position, draw), jnp.sum(signals_B)
 
     def replicate(self, values: np.ndarray) -> jax.Array:
         """Return an array that each device holds."""
@@ -178,10 +178,10 @@ def make_generator(spec: TrainingJobSpec, params: Params, mesh: Mesh) -> TextGen
     shape = find_decoding_shape(spec)
     if shape is None:
         return None
-    return TextGenerator(give_room(split_model_of(spec)), params, mesh, shape)
+    return TextGenerator(decoding_model(split_model_of(spec)), params, mesh, shape)
 
 
-def give_room(model: SplitModel) -> SplitModel:
+def decoding_model(model: SplitModel) -> SplitModel:
     """Return a model over the same parameters whose experts drop no token."""
-    network = with_room(model.network)
+    network = decoding_network(model.network)
     return model if network is model.network else SplitModel(network, model.precision, model.memory)

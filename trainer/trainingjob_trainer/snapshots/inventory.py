@@ -48,22 +48,22 @@ def parse_inventory(text: str) -> ShardInventory:
 
 
 def choose_snapshot(
-    holdings: Sequence[ShardInventory], num_shards: int, refused: Collection[Key] = ()
+    inventories: Sequence[ShardInventory], num_shards: int, refused: Collection[Key] = ()
 ) -> Key | None:  # None: no snapshot is complete
     """Return the newest snapshot of which every shard is held by some process."""
-    keys = {key for holding in holdings for key in holding.shards} - set(refused)
+    keys = {key for inventory in inventories for key in inventory.shards} - set(refused)
     for key in sorted(keys, reverse=True):
-        if len(frozenset().union(*(holding.shards.get(key, ()) for holding in holdings))) == num_shards:
+        if len(frozenset().union(*(inventory.shards.get(key, ()) for inventory in inventories))) == num_shards:
             return key
     return None
 
 
-def find_senders(holdings: Sequence[ShardInventory], key: Key) -> dict[int, int] | None:  # None: no shard is missing
+def find_senders(inventories: Sequence[ShardInventory], key: Key) -> dict[int, int] | None:  # None: no shard is missing
     """Return the process that broadcasts each shard: the first process that holds it."""
-    if all(len(holding.shards.get(key, ())) == holding.num_needed for holding in holdings):
+    if all(len(inventory.shards.get(key, ())) == inventory.num_needed for inventory in inventories):
         return None
     givers: dict[int, int] = {}
-    for process, holding in enumerate(holdings):
-        for shard in holding.shards.get(key, ()):
+    for process, inventory in enumerate(inventories):
+        for shard in inventory.shards.get(key, ()):
             givers.setdefault(shard, process)
     return givers

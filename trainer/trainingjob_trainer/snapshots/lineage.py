@@ -84,8 +84,8 @@ def has_known_lineage(record: StepRecord, world: World) -> bool:
 
 def _missing_from_lineage(spans: Sequence[Span], world: World) -> tuple[Span, ...]:
     """Return the newest `MAX_MISSING_LINEAGE` of the spans that the lineage of a world lacks."""
-    heard = {span.generation for span in world.lineage}
-    return tuple(span for span in spans if span.generation not in heard)[-MAX_MISSING_LINEAGE:]
+    known_generations = {span.generation for span in world.lineage}
+    return tuple(span for span in spans if span.generation not in known_generations)[-MAX_MISSING_LINEAGE:]
 
 
 def extend_provenance(

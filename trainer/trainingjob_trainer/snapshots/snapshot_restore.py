@@ -39,33 +39,35 @@ class SnapshotRestore:
         self._peers = peers
         self._refused: set[Key] = set()
         self._kept = snapshots.find()
-        mine = snapshots.shards.local_shards
+        local_shards = snapshots.shards.local_shards
         pasts = {key: header.provenance for key, (_, header) in self._kept.items()}
         metrics = {key: header.metrics for key, (_, header) in self._kept.items()}
-        holding = ShardInventory(len(mine), list_held_shards(self._kept, mine), pasts, metrics)
-        self._holdings = [parse_inventory(text) for text in peers.exchange("held", holding.dump(), RESTORE_SECONDS)]
+        inventory = ShardInventory(len(local_shards), list_held_shards(self._kept, local_shards), pasts, metrics)
+        self._inventories = [
+            parse_inventory(text) for text in peers.exchange("held", inventory.dump(), RESTORE_SECONDS)
+        ]
 
     @property
     def newest(self) -> Key | None:  # None: no snapshot is complete
         """Return the newest snapshot that the world can resume from; the same on all processes."""
-        return choose_snapshot(self._holdings, len(self._snapshots.shards.all), self._refused)
+        return choose_snapshot(self._inventories, len(self._snapshots.shards.all), self._refused)
 
     def past(self, key: Key) -> Provenance:
         """Return the past of a snapshot's state."""
-        return next((holding.pasts[key] for holding in self._holdings if key in holding.pasts), Provenance())
+        return next((inventory.pasts[key] for inventory in self._inventories if key in inventory.pasts), Provenance())
 
     def metrics(self, key: Key) -> tuple[Line, ...]:
         """Return the metrics lines of the newest steps before a snapshot."""
-        return next((holding.metrics[key] for holding in self._holdings if key in holding.metrics), ())
+        return next((inventory.metrics[key] for inventory in self._inventories if key in inventory.metrics), ())
 
     def load(self, key: Key) -> State | None:  # None: it is damaged, and is not offered again
         """Return the state of a snapshot, on every device of the world."""
-        mine, held, problem = self._snapshots.shards.local_shards, {}, ""
+        local_shards, held, problem = self._snapshots.shards.local_shards, {}, ""
         if key in self._kept:
             slot, header = self._kept[key]
-            wanted = {number: mine[number] for number in self._holdings[self._peers.process].shards[key]}
+            selected = {number: local_shards[number] for number in self._inventories[self._peers.process].shards[key]}
             try:
-                held = slot.load(header, wanted)
+                held = slot.load(header, selected)
             except (ValueError, OSError) as error:
                 problem = str(error) or type(error).__name__
         problems = self._peers.exchange(f"recall/{key[0]}/{key[1]}", problem, RESTORE_SECONDS)
@@ -73,7 +75,7 @@ class SnapshotRestore:
             LOG.warning("ignored a snapshot step=%d error=%s", key[1], next(filter(None, problems)))
             self._refused.add(key)
             return None
-        senders = find_senders(self._holdings, key)
+        senders = find_senders(self._inventories, key)
         if senders is None:
             return assemble(self._snapshots.shards, self._state, held, None)
         sent = {number for number in held if senders[number] == self._peers.process}
@@ -81,17 +83,17 @@ class SnapshotRestore:
 
 
 def assemble[T](
-    shards: Shards, state: T, held: Mapping[int, np.ndarray], gives: Collection[int] | None
-) -> T:  # gives None: every device has its own shards
+    shards: Shards, state: T, held: Mapping[int, np.ndarray], contributed: Collection[int] | None
+) -> T:  # contributed None: every device has its own shards
     """Return a state, or a part of it, of the shards that this process holds.
 
-    For a broadcast, it has one replica of each shard in `gives`, and zeros elsewhere.
+    For a broadcast, it has one replica of each shard in `contributed`, and zeros elsewhere.
     """
     leaves, tree = jax.tree.flatten(state)
     arrays: dict[int, list[jax.Array]] = {}
     for number, shard in shards.local_shards.items():
         for replica_index, device in enumerate(shards.replica_devices(shard)):
-            is_held = gives is None or (number in gives and replica_index == 0)
+            is_held = contributed is None or (number in contributed and replica_index == 0)
             numbers = held[number] if is_held else np.zeros(shard.shape, shard.dtype)
             # Without a copy, a CPU device would compute in the snapshot's own memory.
             place = SingleDeviceSharding(device, memory_kind=leaves[shard.leaf].sharding.memory_kind)

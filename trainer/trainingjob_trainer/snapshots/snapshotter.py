@@ -94,7 +94,7 @@ class Snapshots:
 
     def find(self) -> SnapshotIndex:
         """Return the complete snapshots of this host that the world may resume from."""
-        kept: SnapshotIndex = {}
+        index: SnapshotIndex = {}
         for slot, header in self._read_headers():
             if (
                 header
@@ -102,8 +102,8 @@ class Snapshots:
                 and is_in_history(header, self._world, takeover=False)
                 and has_known_lineage(header, self._world)
             ):
-                kept[header.key] = slot, header
-        return kept
+                index[header.key] = slot, header
+        return index
 
     def begin(self, restored: Key | None, past: Provenance) -> None:
         """Allocate memory for the first snapshot, in the background; the restored snapshot is kept.
@@ -123,12 +123,12 @@ class Snapshots:
         """Return STRETCH if this host measures that snapshots cost too much and the interval may still double."""
         return Signal.STRETCH_SNAPSHOTS if self._cost.is_too_high and 2 * self._every <= self._most else Signal.NONE
 
-    def apply_stretch(self, step: int, asked: Signal) -> None:
+    def apply_stretch(self, step: int, signals: Signal) -> None:
         """Double the snapshot interval if any host has signaled STRETCH up to this step.
 
         All hosts receive the same signals. Signals that were sent before a host received the last change are ignored.
         """
-        if Signal.STRETCH_SNAPSHOTS not in asked or step < self._interval_fixed_until:
+        if Signal.STRETCH_SNAPSHOTS not in signals or step < self._interval_fixed_until:
             return
         share = self._cost.share or 0.0
         self._every *= 2
@@ -147,10 +147,12 @@ class Snapshots:
             return
         jax.block_until_ready(state)
         began = time.monotonic()
-        room = self._buffer.result()  # the previous snapshot is complete, so all hosts have snapshots of the same steps
-        if room:
-            slot, memory = room
-            pieces = [one for one in self.shards.local_arrays(state) if one[0].name not in self._written[slot]]
+        buffer = (
+            self._buffer.result()
+        )  # the previous snapshot is complete, so all hosts have snapshots of the same steps
+        if buffer:
+            slot, memory = buffer
+            pieces = [piece for piece in self.shards.local_arrays(state) if piece[0].name not in self._written[slot]]
             for _ in self._copiers.map(lambda piece: self._copy(memory, *piece), pieces):
                 pass
             self._buffer = self._writer.submit(self._finish, slot, memory, step, tuple(self.metrics))
@@ -179,8 +181,8 @@ class Snapshots:
 
     def _copy(self, memory: mmap.mmap, shard: Shard, replica: jax.Array) -> None:
         numbers = np.asarray(replica)  # on CPU a view of device memory, released before the next step runs
-        goal = np.frombuffer(memory, np.uint8, shard.num_bytes, self._offsets[shard.name])
-        np.copyto(goal.view(shard.dtype).reshape(shard.shape), numbers)
+        destination = np.frombuffer(memory, np.uint8, shard.num_bytes, self._offsets[shard.name])
+        np.copyto(destination.view(shard.dtype).reshape(shard.shape), numbers)
 
     def _finish(self, slot: Slot, memory: mmap.mmap, step: int, metrics: tuple[Line, ...]) -> SnapshotBuffer | None:
         view = memoryview(memory)
@@ -218,14 +220,14 @@ class Snapshots:
         slot = min(self._slots, key=lambda slot: self._rank(headers[slot]))
         try:
             slot.clear()
-            room = slot, slot.open(self._size)
+            buffer = slot, slot.open(self._size)
         except OSError as error:
             if not self._is_volume_full:
                 LOG.warning("no space for a snapshot bytes=%d error=%s", self._size, error)
             self._is_volume_full = True
             return None
         self._is_volume_full = False
-        return room
+        return buffer
 
     def _rank(self, header: Header | None) -> tuple[bool, bool, bool, Key]:
         """Return the value of a snapshot: snapshots of this world rank first, then the restored one."""

@@ -38,7 +38,9 @@ def corrupt_newest(store: Store) -> str:
     saved = list(list_committed(store))
     if len(saved) < MIN_CHECKPOINTS:
         return f"{len(saved)} saved steps: at least {MIN_CHECKPOINTS} are needed, so that an intact one remains"
-    folder = max(saved, key=lambda one: (one.lineage, one.step.step, one.step.generation)).folder
+    folder = max(
+        saved, key=lambda committed: (committed.lineage, committed.step.step, committed.step.generation)
+    ).folder
     sizes = {name: store.size(f"{folder}/{name}") for name in store.list_files(folder) if name != MANIFEST_FILE}
     name = max(sizes, key=lambda name: sizes[name], default="")
     if not sizes.get(name):

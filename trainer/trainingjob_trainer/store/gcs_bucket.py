@@ -166,10 +166,10 @@ class GcsBucket:
         """
         query = f"uploadType=media&fields=crc32c&name={quote(key, safe='')}"
         upload = Request("POST", self._uploads, query, {"Content-Type": CONTENT_TYPE}, part)
-        wanted = _checksum(part)
+        expected = _checksum(part)
 
         def check(answer: Answer) -> None:
-            if _parse(answer).get("crc32c") != wanted:
+            if _parse(answer).get("crc32c") != expected:
                 raise TransientError(errno.EIO, f"gs://{self._name}/{key} differs from what was sent")
 
         self._http.send(upload, check)

@@ -86,10 +86,10 @@ def _read_records(
 ) -> Iterator[bytes]:
     """Yield the records of a part. The last call reads sequences twice, so that all calls have one shape."""
     for first in range(0, len(numbers), num_sequences):
-        wanted = np.array(numbers[first : first + num_sequences])
-        padded = np.pad(wanted, (0, num_sequences - len(wanted)), mode="edge")
+        selected = np.array(numbers[first : first + num_sequences])
+        padded = np.pad(selected, (0, num_sequences - len(selected)), mode="edge")
         found = read(dataset.sequences(padded), padded)
-        records = np.empty((len(wanted), description.sequence_length), description.record)
+        records = np.empty((len(selected), description.sequence_length), description.record)
         for name, array in found._asdict().items():
-            records[name] = array[: len(wanted)]
+            records[name] = array[: len(selected)]
         yield records.tobytes()

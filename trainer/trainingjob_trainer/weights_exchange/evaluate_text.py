@@ -132,7 +132,7 @@ def _describe_error(error: TrainingError, source: TextSource) -> str:
 
 def _choose_rows(request: EvaluateRequest, spec: TrainingJobSpec) -> int:
     """Return the sequences that a device scores at once; for evaluations of a job, at most what any of them allows."""
-    limits = () if request.texts else [one.max_per_device_batch for one in spec.evaluation]
+    limits = () if request.texts else [evaluation.max_per_device_batch for evaluation in spec.evaluation]
     rows = max(min(BATCH_TOKENS // spec.training.sequence_length, MAX_ROWS), 1)
     return min([rows, *(limit for limit in limits if limit is not None)])
 

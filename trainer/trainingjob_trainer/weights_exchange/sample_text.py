@@ -97,17 +97,17 @@ def _choose_max_tokens(request: SampleRequest, num_tokens: int, context: int | N
         raise WeightsError("--prompt must have a token or more, but the tokenizer makes none of it")
     if context is None:
         return request.max_tokens or DEFAULT_MAX_TOKENS
-    room = context - num_tokens
-    if room < 1:
+    available = context - num_tokens
+    if available < 1:
         raise WeightsError(
             f"--prompt has {num_tokens:,} tokens, and must have fewer than the {context:,} of the model's sequences"
         )
-    if request.max_tokens and request.max_tokens > room:
+    if request.max_tokens and request.max_tokens > available:
         raise WeightsError(
-            f"--max-tokens: {request.max_tokens:,} must be at most {room:,}. The prompt has {num_tokens:,} tokens, and "
-            f"the model's sequences have {context:,}"
+            f"--max-tokens: {request.max_tokens:,} must be at most {available:,}. The prompt has {num_tokens:,} "
+            f"tokens, and the model's sequences have {context:,}"
         )
-    return request.max_tokens or min(DEFAULT_MAX_TOKENS, room)
+    return request.max_tokens or min(DEFAULT_MAX_TOKENS, available)
 
 
 def _no_signals(source: TextSource) -> jax.Array:

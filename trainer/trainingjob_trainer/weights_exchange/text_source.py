@@ -40,7 +40,7 @@ from trainingjob_trainer.models.decoder import Params, SplitModel
 from trainingjob_trainer.models.trainable import tensor_name
 from trainingjob_trainer.parallel.mesh import build_mesh, one_replica
 from trainingjob_trainer.parallel.sharding import param_shardings
-from trainingjob_trainer.sampling.token_programs import give_room
+from trainingjob_trainer.sampling.token_programs import decoding_model
 from trainingjob_trainer.store.opening import open_store
 from trainingjob_trainer.store.port import Store
 from trainingjob_trainer.weights_exchange.export_checkpoint import ALONE, check_shapes
@@ -174,7 +174,7 @@ def _open_checkpoint(request: ModelRequest, store: Store, names: set[str]) -> Te
 def _prepare(model: Model, precision: Precision) -> tuple[SplitModel, Mesh, Params]:
     """Return the model, a mesh over all devices of this machine, and the shapes of its parameters."""
     accelerator = "cpu" if _is_cpu() else ""
-    split = give_room(SplitModel(resolve(model).on(accelerator), precision, Memory(remat="none")))
+    split = decoding_model(SplitModel(resolve(model).on(accelerator), precision, Memory(remat="none")))
     devices = jax.local_devices()
     mesh = build_mesh(devices, one_replica(len(devices)))
     shardings = param_shardings(split.axes, split.shapes, mesh, RULES)
@@ -238,6 +238,6 @@ def _is_cpu() -> bool:
     return jax.default_backend() == "cpu"
 
 
-def _compute_format(wanted: Any = "bfloat16") -> Any:
+def _compute_format(accelerator_format: Any = "bfloat16") -> Any:
     """Return the format to compute in: CPUs are faster in float32."""
-    return "float32" if _is_cpu() else wanted
+    return "float32" if _is_cpu() else accelerator_format

@@ -76,10 +76,10 @@ class AnswerEncoder:
         """Return warnings about documents that were cut or skipped: those of this object, or of several added."""
         warnings, noun = [], "pair" if self.has_pairs else "document"
         if counts["skipped"]:
-            lacking = "an answer has no token" if self.has_pairs else "no token of an answer is"
+            reason = "an answer has no token" if self.has_pairs else "no token of an answer is"
             equal = ", or both answers are equal" if self.has_pairs else ""
             warnings.append(
-                f"{plural(counts['skipped'], noun)} of {counts['documents']:,} skipped: {lacking} in the first "
+                f"{plural(counts['skipped'], noun)} of {counts['documents']:,} skipped: {reason} in the first "
                 f"`training.sequenceLength` tokens{equal}."
             )
         if counts["cut"]:

@@ -4,7 +4,7 @@ A document of n tokens has n - 1 predictions: each token but the first is predic
 run of predictions, and a sequence of length L holds L predictions. So no prediction is lost or made twice, and
 none crosses from one document into the next.
 
-Shapes: P pieces, R sequences, L length, N tokens of the wanted pieces.
+Shapes: P pieces, R sequences, L length, N tokens of the selected pieces.
 """
 
 from typing import NamedTuple

@@ -71,8 +71,8 @@ def describe_binary_format(content: bytes) -> str:
     for mark, name in ENCODINGS:
         if content.startswith(mark):
             return f"{name} text: {ICONV.format(name)}"
-    for name, way_out in _match_magic(content):
-        return f"{name}: {advise_format(name, way_out)}"
+    for name, advice in _match_magic(content):
+        return f"{name}: {advise_format(name, advice)}"
     wide = _detect_wide_encoding(content[:SNIFFED_BYTES])
     return f"{wide} text without a byte order mark: {ICONV.format(wide)}" if wide else ""
 
@@ -91,7 +91,7 @@ def describe_begin(content: bytes) -> str:
 
 def _match_magic(content: bytes) -> Iterator[tuple[str, str]]:
     """Yield the name and the remedy of the formats whose first bytes a file has."""
-    return ((name, way_out) for place, magic, name, way_out in MAGIC if content.startswith(magic, place))
+    return ((name, advice) for place, magic, name, advice in MAGIC if content.startswith(magic, place))
 
 
 def _detect_wide_encoding(head: bytes) -> str:

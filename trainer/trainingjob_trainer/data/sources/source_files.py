@@ -125,7 +125,7 @@ class SourceFile:
         self.bad_records.first = self.bad_records.first or shorten(str(error), MAX_REASON)
 
     def error(self, problem: str, *, field: str = "", fatal: bool = True) -> TrainingError:
-        """Return an error about the file; `words` follow its path.
+        """Return an error about the file; `problem` follows its path.
 
         `field` is the field of the source to change. Empty: the one that decides where its files are.
         """

@@ -129,11 +129,11 @@ def _reject_broken_links(source: TextSource, field: str, entries: Iterable[Found
     for entry in entries:
         if entry.reason is SkipReason.BROKEN_LINK and search.is_match(entry.name):
             is_annex = "/annex/objects/" in entry.real
-            way_out = "Run `git annex get`" if is_annex else "Mount its target"
+            advice = "Run `git annex get`" if is_annex else "Mount its target"
             path, real = printable(str(entry.path)), printable(entry.real)
             raise TrainingError(
                 FailureReason.DATA,
-                f"{path} is a link to {real}, which does not exist on this host. {way_out}, or leave it out with "
+                f"{path} is a link to {real}, which does not exist on this host. {advice}, or leave it out with "
                 "`exclude`.",
                 path=f"{field}.{source.location_field}",
                 value=source.path,
@@ -146,13 +146,13 @@ def _no_files_error(source: TextSource, field: str, root: str, entries: list[Fou
     message = f"no file below {printable(root)} matches `{source.glob}`{without}. "
     others = [entry.name for entry in entries if entry.reason is SkipReason.OTHER_NAME]
     rest = count_skipped((entry.reason, entry.name) for entry in entries if entry.reason)
-    there = [_count_and_names(others)] if others else []
-    there += [
+    descriptions = [_count_and_names(others)] if others else []
+    descriptions += [
         f"{skip.count} {SKIP_DESCRIPTIONS[SkipReason(skip.reason)]} ({skip.example})"
         for skip in rest
         if skip.reason in SKIP_DESCRIPTIONS
     ]
-    message += f"It has {'; '.join(there)}." if there else "It is empty."
+    message += f"It has {'; '.join(descriptions)}." if descriptions else "It is empty."
     suffixes = Counter(_suggested_suffix(name) for name in others if _is_suggested(name, source.format))
     if suffixes:
         nearest = f"**/*{suffixes.most_common(1)[0][0]}"
