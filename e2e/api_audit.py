@@ -125,9 +125,9 @@ def find_forbidden_requests(events: Iterable[Manifest], own_namespace: str) -> I
             yield from _find_disallowed(request, own_namespace)
         yield from _find_unguarded_writes(request)
     yield from _find_duplicate_creates(requests)
-    statuses = [one for one in requests if one.resource == STATUS and one.is_successful]
-    for target in dict.fromkeys(one.target for one in statuses):
-        written = [one for one in statuses if one.target == target]
+    statuses = [request for request in requests if request.resource == STATUS and request.is_successful]
+    for target in dict.fromkeys(request.target for request in statuses):
+        written = [request for request in statuses if request.target == target]
         yield from _find_contradictions(written)
         yield from _find_excessive_writes(written)
 
@@ -140,9 +140,9 @@ def _is_of_helm_test(event: Manifest) -> bool:
 def _is_startup_denial(request: Request, requests: Sequence[Request]) -> bool:
     """Return whether RBAC refused a request only briefly, because the API server was starting."""
     return request.is_denied_by_rbac and any(
-        (one.verb, one.resource, one.namespace) == (request.verb, request.resource, request.namespace)
-        for one in requests
-        if one.code != 403 and timedelta() < one.at - request.at < STARTUP_GRACE
+        (other.verb, other.resource, other.namespace) == (request.verb, request.resource, request.namespace)
+        for other in requests
+        if other.code != 403 and timedelta() < other.at - request.at < STARTUP_GRACE
     )
 
 
@@ -151,7 +151,7 @@ def _find_disallowed(request: Request, own_namespace: str) -> Iterator[str]:
         yield f"nothing needs this: {request}"
     is_own = request.resource in OWN_NAMESPACE_RESOURCES or (request.resource, request.verb) in OWN_NAMESPACE_REQUESTS
     if is_own and request.namespace != own_namespace:
-        yield f"not its own: {request}"
+        yield f"in another namespace: {request}"
     if (
         request.code in FORBIDDEN_CODES and "being terminated" not in request.message
     ):  # the namespace may be deleted at any moment
@@ -170,18 +170,20 @@ def _find_unguarded_writes(request: Request) -> Iterator[str]:
     is_of_job = request.resource in (*CREATED_ONCE, "networkpolicies", "podgroups")
     makes = is_of_job and request.verb in ("create", "patch") and request.name != CA_CONFIG_MAP
     if makes and not any(owner.get("uid") and owner.get("controller") for owner in metadata.get("ownerReferences", [])):
-        yield f"made for nobody: {request}"
+        yield f"created without an owner: {request}"
 
 
 def _find_duplicate_creates(requests: Sequence[Request]) -> Iterator[str]:
     """Yield JobSets, Jobs and ConfigMaps that were created more often than deletions allow."""
-    made = Counter(
-        one.target for one in requests if one.resource in CREATED_ONCE and one.verb == "create" and one.is_successful
+    created = Counter(
+        request.target
+        for request in requests
+        if request.resource in CREATED_ONCE and request.verb == "create" and request.is_successful
     )
-    gone = Counter(one.target for one in requests if one.verb == "delete" and one.is_successful)
-    for target, times in made.items():
-        if times > 1 + gone[target]:
-            yield f"{'/'.join(target)} was created {times} times, and deleted {gone[target]} times"
+    deleted = Counter(request.target for request in requests if request.verb == "delete" and request.is_successful)
+    for target, times in created.items():
+        if times > 1 + deleted[target]:
+            yield f"{'/'.join(target)} was created {times} times, and deleted {deleted[target]} times"
 
 
 def _find_contradictions(written: Sequence[Request]) -> Iterator[str]:

@@ -28,7 +28,7 @@ def fill_in(command: list[str], values: Mapping[str, str]) -> list[str]:
     filled = list(command)
     for name, value in values.items():
         pattern = re.compile(rf"(^|=){re.escape(name)}$")
-        filled = [pattern.sub(lambda match, value=value: match[1] + value, word) for word in filled]
-        if not any(pattern.search(word) for word in command):
+        filled = [pattern.sub(lambda match, value=value: match[1] + value, argument) for argument in filled]
+        if not any(pattern.search(argument) for argument in command):
             raise ValueError(f"`{shlex.join(command)}`: must have the placeholder {name}")
     return filled

@@ -133,15 +133,15 @@ class Job:
         pods = self.cluster.kubectl("get", "pods", "-n", self.namespace, "-o", "wide")
         return json.dumps(shown | {"conditions": conditions}, indent=1) + "\n" + pods
 
-    def command(self, name: str, *words: str) -> str:
+    def command(self, name: str, *arguments: str) -> str:
         """Run a command of `kubectl trainingjob` on the job and return its output.
 
         Raises:
             JourneyError: the command failed.
         """
         where = ("-n", self.namespace, "--kubeconfig", str(self.cluster.kubeconfig()))
-        line = [TRAININGJOB, name, self.name, *words, *where]
-        done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        command = [TRAININGJOB, name, self.name, *arguments, *where]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         if done.returncode:
             raise JourneyError(f"`{name}` ended with {done.returncode}: {done.stdout}\n{self.describe()}")
         return done.stdout

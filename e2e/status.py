@@ -26,8 +26,8 @@ def generation_of(status: Status) -> int:
 
 def is_full(status: Status) -> bool:
     """Return whether the job trains on all requested slices."""
-    training, _, wanted = status.get("display", {}).get("slices", "").partition("/")
-    return bool(training) and training == wanted
+    training, _, requested = status.get("display", {}).get("slices", "").partition("/")
+    return bool(training) and training == requested
 
 
 def condition(status: Status, kind: str) -> dict[str, Any]:

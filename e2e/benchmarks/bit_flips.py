@@ -46,7 +46,9 @@ def sample_parameters(pid: int) -> bytes:
         LookupError: there is no snapshot.
     """
     variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    folder = next(Path(os.fsdecode(one.removeprefix(SNAPSHOTS))) for one in variables if one.startswith(SNAPSHOTS))
+    folder = next(
+        Path(os.fsdecode(variable.removeprefix(SNAPSHOTS))) for variable in variables if variable.startswith(SNAPSHOTS)
+    )
     for slot in (Slot(folder, number) for number in range(NUM_SLOTS)):
         if header := slot.read_header():
             pieces = [piece for name, piece in header.pieces.items() if name.startswith(PARAMETERS)]

@@ -57,17 +57,17 @@ def compare(name: str, spec: TrainingJobSpec, step: CompiledStep) -> Iterator[Fi
             yield Figure(what, predicted.get(key, 0) / 1e6, "MB", found / 1e6)
 
 
-def record_meshes(console: Console, wanted: list[str]) -> None:
+def record_meshes(console: Console, name_parts: list[str]) -> None:
     """Compile the meshes of the jobs that judge the planner's choice, and write each answer at once.
 
-    Meshes are compiled if they are not on record, or if their names contain one of the words.
+    Meshes are compiled if they are not on record, or if their names contain one of `name_parts`.
     """
     jobs = list_jobs()
     found = json.loads(MESHES_GOLDEN.read_text()) if MESHES_GOLDEN.exists() else {}
     for name, meshes in jobs.items():
         for mesh, spec in meshes.items():
             row = f"{name}, {mesh}"
-            if mesh in found.get(name, {}) and not any(word in row for word in wanted):
+            if mesh in found.get(name, {}) and not any(part in row for part in name_parts):
                 continue
             step = compile_case(row, spec)
             console.print(f"{row}: compiled in {step.seconds:.0f} s")
@@ -82,15 +82,15 @@ def record_meshes(console: Console, wanted: list[str]) -> None:
 
 def main(*arguments: str) -> None:
     """Compile the rows whose names contain one of the arguments, or all rows; `--record` writes the answers."""
-    wanted = [word for word in arguments if not word.startswith("--")]
+    name_parts = [argument for argument in arguments if not argument.startswith("--")]
     steps = json.loads(CASES_GOLDEN.read_text()) if CASES_GOLDEN.exists() else {}
     console = Console()
     if "--meshes" in arguments:
-        record_meshes(console, wanted)
+        record_meshes(console, name_parts)
         return
     figures: list[Figure] = []
     for name, spec in COMPILER_CASES.items():
-        if not wanted or any(word in name for word in wanted):
+        if not name_parts or any(part in name for part in name_parts):
             step = compile_case(name, spec)
             console.print(f"{name}: compiled in {step.seconds:.0f} s")
             figures += compare(name, spec, step)

@@ -76,16 +76,18 @@ def read_text() -> list[str]:
     return documents
 
 
-def measure(name: str, console: Console, ours: Action, theirs: Action, rounds: int = ROUNDS) -> tuple[float, float]:
+def measure(
+    name: str, console: Console, reader: Action, reference: Action, rounds: int = ROUNDS
+) -> tuple[float, float]:
     """Return the median seconds of two actions, which alternate."""
-    seconds: dict[str, list[float]] = {"ours": [], "theirs": []}
+    seconds: dict[str, list[float]] = {"reader": [], "reference": []}
     for number in track(range(rounds), description=name, console=console):
-        pair = [("ours", ours), ("theirs", theirs)]
-        for whose, action in pair if number % 2 == 0 else reversed(pair):
+        pair = [("reader", reader), ("reference", reference)]
+        for action_name, action in pair if number % 2 == 0 else reversed(pair):
             begun = time.perf_counter()
             action()
-            seconds[whose].append(time.perf_counter() - begun)
-    return statistics.median(seconds["ours"]), statistics.median(seconds["theirs"])
+            seconds[action_name].append(time.perf_counter() - begun)
+    return statistics.median(seconds["reader"]), statistics.median(seconds["reference"])
 
 
 def make_spec(folder: Path, **source: Any) -> TrainingJobSpec:
@@ -112,23 +114,25 @@ def tokenize(folder: Path, num_processes: int) -> None:
 def measure_tokenizing(folder: Path, documents: list[str], console: Console) -> Iterator[Figure]:
     """Yield the speed of tokenizing, against bare `tokenizers` and against one process."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    one, bare = measure(
+    single, bare = measure(
         "one process",
         console,
         lambda: tokenize(folder, 1),
         lambda: tokenizer.encode_batch(documents, add_special_tokens=False),
         LONG_ROUNDS,
     )
-    yield Figure("tokenizing: one process", bare / one, "of bare tokenizers", TOKENIZE_GOAL)
-    yield Figure("tokenizing: one process", TEXT_BYTES / one / 1e6, "MB/s", TEXT_BYTES / bare / 1e6)
-    two, one = measure("two processes", console, lambda: tokenize(folder, 2), lambda: tokenize(folder, 1), LONG_ROUNDS)
-    yield Figure("tokenizing: two processes", one / two, "of one", PROCESSES_GOAL)
+    yield Figure("tokenizing: one process", bare / single, "of bare tokenizers", TOKENIZE_GOAL)
+    yield Figure("tokenizing: one process", TEXT_BYTES / single / 1e6, "MB/s", TEXT_BYTES / bare / 1e6)
+    two, single = measure(
+        "two processes", console, lambda: tokenize(folder, 2), lambda: tokenize(folder, 1), LONG_ROUNDS
+    )
+    yield Figure("tokenizing: two processes", single / two, "of one", PROCESSES_GOAL)
 
 
 def write_formats(folder: Path, documents: list[str]) -> dict[str, tuple[TextSource, Action]]:
     """Write the documents in each format; return their sources, and the scan of each format's library."""
     table = pa.table({"text": documents})
-    lines = "".join(f"{json.dumps({'text': one})}\n" for one in documents).encode()
+    lines = "".join(f"{json.dumps({'text': document})}\n" for document in documents).encode()
     parquet, arrow, jsonl = (folder / name for name in ("d.parquet", "d.arrow", "d.jsonl"))
     pyarrow.parquet.write_table(table, parquet)
     with pa.ipc.new_stream(arrow, table.schema) as writer:
@@ -138,15 +142,15 @@ def write_formats(folder: Path, documents: list[str]) -> dict[str, tuple[TextSou
         "parquet": (
             TextSource(name="d", path=str(parquet), format="parquet"),
             lambda: [
-                one.encode()
+                text.encode()
                 for batch in pyarrow.parquet.ParquetFile(parquet).iter_batches(columns=["text"])
-                for one in batch.column(0).to_pylist()
+                for text in batch.column(0).to_pylist()
             ],
         ),
         "arrow": (
             TextSource(name="d", path=str(arrow), format="arrow"),
             lambda: [
-                one.encode() for batch in pa.ipc.open_stream(arrow.open("rb")) for one in batch.column(0).to_pylist()
+                text.encode() for batch in pa.ipc.open_stream(arrow.open("rb")) for text in batch.column(0).to_pylist()
             ],
         ),
         "jsonl": (
@@ -176,8 +180,8 @@ def write_array_record(folder: Path, documents: list[str]) -> tuple[TextSource, 
     """Write the documents as records of text; return their source, and the scan of the package."""
     path = folder / "d.array_record"
     writer = ArrayRecordWriter(str(path), f"group_size:{GROUP_SIZE}")
-    for one in documents:
-        writer.write(one.encode())
+    for document in documents:
+        writer.write(document.encode())
     writer.close()
 
     def scan() -> list[bytes]:
@@ -200,7 +204,7 @@ def write_tokens(folder: Path) -> dict[str, tuple[TextSource, Action]]:
 
     def split() -> list[bytes]:
         loaded = load()
-        return [one.tobytes() for one in np.split(loaded, np.flatnonzero(loaded == 0) + 1) if len(one)]
+        return [document.tobytes() for document in np.split(loaded, np.flatnonzero(loaded == 0) + 1) if len(document)]
 
     source = TextSource(name="d", path=str(path), format="tokens", tokens=TokenArrays(**dtype))
     documents = source.model_copy(update={"tokens": TokenArrays(**dtype, end_of_document=0)})
@@ -213,8 +217,8 @@ def measure_formats(folder: Path, documents: list[str], console: Console) -> Ite
     sources["arrayRecord"] = write_array_record(folder, documents)
     for name, (source, scan) in sources.items():
         (file,) = find_files(source, "spec.data.train[0]").files
-        ours, theirs = measure(name, console, lambda file=file: list(read_documents(file)), scan)  # type: ignore[misc]
-        yield Figure(f"reading: {name}", theirs / ours, "of its library", SCAN_GOAL)
+        reader_seconds, library_seconds = measure(name, console, lambda file=file: list(read_documents(file)), scan)  # type: ignore[misc]
+        yield Figure(f"reading: {name}", library_seconds / reader_seconds, "of its library", SCAN_GOAL)
 
 
 def measure_batches(console: Console) -> Iterator[Figure]:
@@ -229,8 +233,8 @@ def measure_batches(console: Console) -> Iterator[Figure]:
         taken = tokens[rows[:, None] * trainer.LENGTH + places].astype(np.int32)
         return taken[:, :-1], taken[:, 1:]
 
-    ours, theirs = measure("batches", console, lambda: text.sequences(rows), gather)
-    yield Figure("batches", theirs / ours, "of a NumPy gather", GATHER_GOAL)
+    batch_seconds, gather_seconds = measure("batches", console, lambda: text.sequences(rows), gather)
+    yield Figure("batches", gather_seconds / batch_seconds, "of a NumPy gather", GATHER_GOAL)
 
     loader = BatchLoader(trainer.SINGLE, steps.batch_sharding, trainer.BATCH)
     train, _, _ = trainer.make_steps(TrainingJobSpec.model_validate(trainer.SPEC))

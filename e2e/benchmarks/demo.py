@@ -40,10 +40,10 @@ def main() -> int:
 def measure_cluster(product: Product, console: Console) -> list[Figure]:
     """Run the demo's job through the loss of slice 1, then of slice 0."""
     job = product.submit(NAMESPACE, load_example("demo", metrics__everySteps=1, training__steps=300))
-    story = run_scenario(product, job, faults=(1, 0), console=console)
+    result = run_scenario(product, job, faults=(1, 0), console=console)
     lines = training_lines(read_metrics(product, job))
-    figures = [Figure("apply to first step", lines[0]["time"] - story.applied, "s", FIRST_STEP_GOAL)]
-    for fault in story.faults:
+    figures = [Figure("apply to first step", lines[0]["time"] - result.applied, "s", FIRST_STEP_GOAL)]
+    for fault in result.faults:
         figures += measure_fault(fault, lines, job)
     return figures
 

@@ -25,7 +25,7 @@ from rich.progress import Progress, track
 
 from e2e.benchmarks.bit_flips import flip_bit, sample_parameters
 from e2e.benchmarks.figures import Figure
-from e2e.benchmarks.pauses import PATIENCE_SECONDS, RUNS, BenchmarkReport, find_attempt, is_selected
+from e2e.benchmarks.pauses import RUNS, TIMEOUT_SECONDS, BenchmarkReport, find_attempt, is_selected
 from e2e.benchmarks.restart_pauses import (
     AWAY_SECONDS,
     HostReadiness,
@@ -95,8 +95,8 @@ class Noise:
 
     async def _burn(self) -> None:
         seconds = self._random.uniform(*BURN_SECONDS)
-        words = f"import time\nend = time.monotonic() + {seconds}\nwhile time.monotonic() < end: pass"
-        await (await asyncio.create_subprocess_exec(sys.executable, "-c", words)).wait()
+        program = f"import time\nend = time.monotonic() + {seconds}\nwhile time.monotonic() < end: pass"
+        await (await asyncio.create_subprocess_exec(sys.executable, "-c", program)).wait()
 
     async def _write(self) -> None:
         def write_down() -> None:
@@ -114,8 +114,8 @@ async def train_in_noise(stage: JobHarness, random: Random, console: Console) ->
     slow: set[tuple[int, int, str]] = set()
 
     def look() -> None:
-        if one := stage.status.straggler:
-            slow.add((one.slice, one.host, one.since))
+        if straggler := stage.status.straggler:
+            slow.add((straggler.slice, straggler.host, straggler.since))
 
     stage.gate.listeners.append(lambda _: look())
     with Progress(console=console) as progress:
@@ -123,7 +123,9 @@ async def train_in_noise(stage: JobHarness, random: Random, console: Console) ->
         while (lived := time.monotonic() - begun) < HEALTHY and not stage.has_ended:
             progress.update(task, completed=lived)
             await noise.make()
-    ended = [one for number, one in sorted(stage.witness.attempts.items()) if number >= before and one.cause]
+    ended = [
+        attempt for number, attempt in sorted(stage.witness.attempts.items()) if number >= before and attempt.cause
+    ]
     for attempt in ended:
         console.print(f"world {attempt.generation}: {attempt.cause}", style="bold red", markup=False)
     for number, host, since in sorted(slow):
@@ -141,14 +143,14 @@ async def hang_host(stage: JobHarness, target: tuple[int, int]) -> Diagnosis:
     """Stop a host's trainer; return the diagnosis after its world ended."""
     before, begun = generation(stage), time.monotonic()
     send_signal(SIGSTOP, *_trainer(stage, target))
-    await stage.wait_for("a verdict on a hang", lambda: generation(stage) > before, PATIENCE_SECONDS)
+    await stage.wait_for("a verdict on a hang", lambda: generation(stage) > before, TIMEOUT_SECONDS)
     return _read_diagnosis(stage, before, target, Reason.HUNG_HOST, time.monotonic() - begun)
 
 
 async def corrupt(stage: JobHarness, place: tuple[int, int]) -> Diagnosis:
     """Flip a bit of a host's parameters; return the diagnosis after its world ended."""
     before, begun = generation(stage), time.monotonic()
-    while generation(stage) == before and not stage.has_ended and time.monotonic() - begun < PATIENCE_SECONDS:
+    while generation(stage) == before and not stage.has_ended and time.monotonic() - begun < TIMEOUT_SECONDS:
         (trainer,) = _trainer(stage, place)
         send_signal(SIGSTOP, trainer)
         flip_bit(trainer, sample_parameters(trainer))
@@ -179,15 +181,15 @@ async def slow_down(stage: JobHarness, place: tuple[int, int]) -> Diagnosis:
             send_signal(SIGCONT, *_trainer(stage, place))
             await asyncio.sleep(RUNNING_SECONDS)
 
-    stumbling = asyncio.create_task(stop_repeatedly())
+    slowdown = asyncio.create_task(stop_repeatedly())
     with suppress(StateTimeoutError):
-        await stage.wait_for("a host that is slow", lambda: stage.status.straggler is not None, PATIENCE_SECONDS)
-    seconds, one = time.monotonic() - begun, stage.status.straggler
-    stumbling.cancel()
-    await asyncio.wait([stumbling])
+        await stage.wait_for("a host that is slow", lambda: stage.status.straggler is not None, TIMEOUT_SECONDS)
+    seconds, straggler = time.monotonic() - begun, stage.status.straggler
+    slowdown.cancel()
+    await asyncio.wait([slowdown])
     send_signal(SIGCONT, *_trainer(stage, place))
-    await stage.wait_for("nobody to be slow", lambda: stage.status.straggler is None, PATIENCE_SECONDS)
-    return Diagnosis(one is not None and (one.slice, one.host) == place, one is None, seconds)
+    await stage.wait_for("no straggler", lambda: stage.status.straggler is None, TIMEOUT_SECONDS)
+    return Diagnosis(straggler is not None and (straggler.slice, straggler.host) == place, straggler is None, seconds)
 
 
 INJECTIONS = {"hang": hang_host, "slow": slow_down, "flipped bit": corrupt}
@@ -200,12 +202,12 @@ def _trainer(stage: JobHarness, place: tuple[int, int]) -> list[int]:
 
 def summarise(name: str, verdicts: Sequence[Diagnosis]) -> list[Figure]:
     """Return the numbers of right, unknown and wrong diagnoses of a fault, and the median time."""
-    wrong = sum(not (one.is_right or one.is_unknown) for one in verdicts)
+    wrong = sum(not (verdict.is_right or verdict.is_unknown) for verdict in verdicts)
     return [
-        Figure(f"{name}: named", sum(one.is_right for one in verdicts), "hosts", MIN_ACCURACY * len(verdicts)),
-        Figure(f"{name}: unknown", sum(one.is_unknown for one in verdicts), "hosts", len(verdicts)),
+        Figure(f"{name}: named", sum(verdict.is_right for verdict in verdicts), "hosts", MIN_ACCURACY * len(verdicts)),
+        Figure(f"{name}: unknown", sum(verdict.is_unknown for verdict in verdicts), "hosts", len(verdicts)),
         Figure(f"{name}: another named", wrong, "hosts", 1),
-        Figure(f"{name}: until then, median", statistics.median(one.seconds for one in verdicts), "s", 1),
+        Figure(f"{name}: until then, median", statistics.median(verdict.seconds for verdict in verdicts), "s", 1),
     ]
 
 

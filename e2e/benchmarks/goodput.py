@@ -54,7 +54,7 @@ FORMING = (Bucket.STARTING, Bucket.RECOVERING, Bucket.PREPARING, Bucket.RESTORIN
 
 
 @dataclass(frozen=True)
-class Lived:
+class JobRun:
     """The results of a job on this machine."""
 
     status: TrainingJobStatus
@@ -76,7 +76,7 @@ def make_unlimited_spec() -> Manifest:
     }
 
 
-async def run_trace(faults: Sequence[Fault], seconds: float, folder: Path) -> Lived:
+async def run_trace(faults: Sequence[Fault], seconds: float, folder: Path) -> JobRun:
     """Run a job through a trace and return its results."""
     cache = folder / "cache"
     cache.mkdir(parents=True)
@@ -98,7 +98,7 @@ async def run_trace(faults: Sequence[Fault], seconds: float, folder: Path) -> Li
             with suppress(StateTimeoutError):
                 await stage.wait_for("the last status", lambda: stage.status.phase == "Suspended", 60)
     attempts = [stage.witness.attempts[number] for number in sorted(stage.witness.attempts)]
-    return Lived(stage.status, attempts, stage.lines(), find_commits(stage), starts.seconds, run_result)
+    return JobRun(stage.status, attempts, stage.lines(), find_commits(stage), starts.seconds, run_result)
 
 
 async def power_off_slice(stage: JobHarness, fault: Fault, starts: "StartupTimes") -> None:
@@ -141,26 +141,26 @@ def find_commits(stage: JobHarness) -> dict[int, float]:
     }
 
 
-def measure_pace(lived: Lived) -> Durations:
+def measure_pace(run: JobRun) -> Durations:
     """Return the simulator's durations, measured from a job's results."""
-    sizes = {attempt.generation: attempt.slices for attempt in lived.attempts}
+    sizes = {attempt.generation: attempt.slices for attempt in run.attempts}
     steps: dict[int, list[float]] = {size: [] for size in range(1, NUM_SLICES + 1)}
-    for before, after in zip(lived.lines, lived.lines[1:], strict=False):
+    for before, after in zip(run.lines, run.lines[1:], strict=False):
         is_next = after["generation"] == before["generation"] and after["step"] == before["step"] + 1
         if is_next and before["step"] % SAVE_EVERY:
             steps[sizes[after["generation"]]].append(after["time"] - before["time"])
-    stepped = [one for one in lived.attempts if (one.last_step or 0) > (one.first_step or 0)]
-    joins = [sum(one.seconds.get(bucket, 0.0) for bucket in FORMING) for one in stepped]
-    written = {line["step"]: line["time"] for line in lived.lines}
-    saves = [time - written[step] for step, time in lived.commits.items() if step in written]
-    num_saves = len([line for line in lived.lines if line["step"] % SAVE_EVERY == 0])
+    stepped = [attempt for attempt in run.attempts if (attempt.last_step or 0) > (attempt.first_step or 0)]
+    joins = [sum(attempt.seconds.get(bucket, 0.0) for bucket in FORMING) for attempt in stepped]
+    written = {line["step"]: line["time"] for line in run.lines}
+    saves = [time - written[step] for step, time in run.commits.items() if step in written]
+    num_saves = len([line for line in run.lines if line["step"] % SAVE_EVERY == 0])
     return Durations(
         # Means, not medians: slow steps and the first world of a size slow the job down too.
         step_seconds={size: statistics.fmean(seconds) for size, seconds in steps.items()},
-        pod_start=statistics.fmean(lived.starts),
+        pod_start=statistics.fmean(run.starts),
         world_join=statistics.fmean(joins),
         save=statistics.fmean(saves),
-        save_block=lived.status.goodput.seconds.get(Bucket.SAVING, 0.0) / max(num_saves, 1),
+        save_block=run.status.goodput.seconds.get(Bucket.SAVING, 0.0) / max(num_saves, 1),
         snapshot_copy=0.0,
     )
 
@@ -181,16 +181,16 @@ def compute_ideal_goodput(faults: Sequence[Fault], seconds: float) -> float:
     return 1 - seconds_without_power / seconds
 
 
-def compare(plan: Plan, faults: Sequence[Fault], lived: Lived) -> Iterator[Figure]:
+def compare(plan: Plan, faults: Sequence[Fault], run: JobRun) -> Iterator[Figure]:
     """Yield the predictions beside the measurements, and the durations that they are based on."""
-    pace = measure_pace(lived)
-    simulated = simulate(plan, pace, faults, lived.seconds)
-    measured, foretold = measure_goodput(lived.status), simulated.status.goodput.ratio
+    pace = measure_pace(run)
+    simulated = simulate(plan, pace, faults, run.seconds)
+    measured, foretold = measure_goodput(run.status), simulated.status.goodput.ratio
     yield Figure("goodput foretold", foretold, "", measured)
     yield Figure("apart", abs(foretold - measured), "", GOAL)
-    yield Figure("share of the ideal", measured / compute_ideal_goodput(faults, lived.seconds), "", IDEAL_GOAL)
-    yield Figure("worlds foretold", simulated.num_worlds, "", len(lived.attempts))
-    for bucket, spent in lived.status.goodput.seconds.items():
+    yield Figure("share of the ideal", measured / compute_ideal_goodput(faults, run.seconds), "", IDEAL_GOAL)
+    yield Figure("worlds foretold", simulated.num_worlds, "", len(run.attempts))
+    for bucket, spent in run.status.goodput.seconds.items():
         if not spent or bucket == Bucket.SUSPENDED:
             continue
         yield Figure(f"{bucket} foretold", simulated.status.goodput.seconds.get(bucket, 0.0), "s", spent)
@@ -208,8 +208,8 @@ def main() -> None:
     assert plan, "the job is valid"
     console.print(f"{len(faults)} power cuts in {LENGTH:.0f} s")
     with tempfile.TemporaryDirectory(prefix="goodput-", ignore_cleanup_errors=True) as folder:
-        lived = asyncio.run(run_trace(faults, LENGTH, Path(folder)))
-    publish("goodput", list(compare(plan, faults, lived)), console)
+        run = asyncio.run(run_trace(faults, LENGTH, Path(folder)))
+    publish("goodput", list(compare(plan, faults, run)), console)
 
 
 if __name__ == "__main__":

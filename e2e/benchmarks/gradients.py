@@ -190,10 +190,10 @@ def run(cases: Mapping[str, tuple[Section, Layout]], *, length: int, width: int)
         yield Figure(f"{name}: worst other, from 1 microstep", max(apart.values()), "", MAX_ERROR)
 
 
-def main(*wanted: str) -> None:
+def main(*name_parts: str) -> None:
     """Measure the cases whose names contain one of the arguments, or all cases."""
     jax.config.update("jax_num_cpu_devices", 8)
-    cases = {name: case for name, case in CASES.items() if not wanted or any(word in name for word in wanted)}
+    cases = {name: case for name, case in CASES.items() if not name_parts or any(part in name for part in name_parts)}
     publish("gradients", list(run(cases, length=512, width=64)), Console())
 
 

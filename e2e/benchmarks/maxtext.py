@@ -28,7 +28,7 @@ from e2e.benchmarks.trainer import (
     SINGLE,
     SPEC,
     Step,
-    compile_ours,
+    compile_trainer_step,
     read_batches,
     time_pairs,
 )
@@ -39,19 +39,19 @@ PAIRS = 8
 type Params = Mapping[str, Any]
 
 WEIGHTS: dict[str, Callable[[Params], Any]] = {
-    "['token_embedder']['embedding']": lambda ours: ours["embedding"],
-    "['logits_dense']['kernel']": lambda ours: ours["head"],
-    "['decoder_norm']['scale']": lambda ours: ours["norm"]["scale"],
-    "['mlp']['wi_0']['kernel']": lambda ours: np.moveaxis(ours["layers"]["mlp"]["gate"], 0, 1),
-    "['mlp']['wi_1']['kernel']": lambda ours: np.moveaxis(ours["layers"]["mlp"]["up"], 0, 1),
-    "['mlp']['wo']['kernel']": lambda ours: np.moveaxis(ours["layers"]["mlp"]["down"], 0, 1),
-    "['pre_self_attention_layer_norm']['scale']": lambda ours: ours["layers"]["attention_norm"]["scale"].T,
-    "['post_self_attention_layer_norm']['scale']": lambda ours: ours["layers"]["mlp_norm"]["scale"].T,
+    "['token_embedder']['embedding']": lambda params: params["embedding"],
+    "['logits_dense']['kernel']": lambda params: params["head"],
+    "['decoder_norm']['scale']": lambda params: params["norm"]["scale"],
+    "['mlp']['wi_0']['kernel']": lambda params: np.moveaxis(params["layers"]["mlp"]["gate"], 0, 1),
+    "['mlp']['wi_1']['kernel']": lambda params: np.moveaxis(params["layers"]["mlp"]["up"], 0, 1),
+    "['mlp']['wo']['kernel']": lambda params: np.moveaxis(params["layers"]["mlp"]["down"], 0, 1),
+    "['pre_self_attention_layer_norm']['scale']": lambda params: params["layers"]["attention_norm"]["scale"].T,
+    "['post_self_attention_layer_norm']['scale']": lambda params: params["layers"]["mlp_norm"]["scale"].T,
     # MaxText divides the scores by the square root of the head width within the query's weights.
-    "['query']['kernel']": lambda ours: np.moveaxis(ours["layers"]["attention"]["query"], 0, 1) / 8,
-    "['key']['kernel']": lambda ours: np.moveaxis(ours["layers"]["attention"]["key"], 0, 1),
-    "['value']['kernel']": lambda ours: np.moveaxis(ours["layers"]["attention"]["value"], 0, 1),
-    "['self_attention']['out']['kernel']": lambda ours: np.moveaxis(ours["layers"]["attention"]["out"], 0, 1),
+    "['query']['kernel']": lambda params: np.moveaxis(params["layers"]["attention"]["query"], 0, 1) / 8,
+    "['key']['kernel']": lambda params: np.moveaxis(params["layers"]["attention"]["key"], 0, 1),
+    "['value']['kernel']": lambda params: np.moveaxis(params["layers"]["attention"]["value"], 0, 1),
+    "['self_attention']['out']['kernel']": lambda params: np.moveaxis(params["layers"]["attention"]["out"], 0, 1),
 }
 """Each of our tensors where MaxText has it: the axis of layers is its second."""
 
@@ -112,28 +112,28 @@ def compile_maxtext(spec: TrainingJobSpec, params: Params, tokens: list[np.ndarr
 
     state = jax.tree_util.tree_map_with_path(place, state)
     assert placed == len(WEIGHTS), f"{placed} of {len(WEIGHTS)} tensors of MaxText were found"
-    ones, positions = np.ones((BATCH, LENGTH), np.int32), np.tile(np.arange(LENGTH, dtype=np.int32), (BATCH, 1))
+    segments, positions = np.ones((BATCH, LENGTH), np.int32), np.tile(np.arange(LENGTH, dtype=np.int32), (BATCH, 1))
     batches = [
         jax.device_put(
             {
-                "inputs": one[:, :-1].astype(np.int32),
+                "inputs": step_tokens[:, :-1].astype(np.int32),
                 "inputs_position": positions,
-                "inputs_segmentation": ones,
-                "targets": one[:, 1:].astype(np.int32),
+                "inputs_segmentation": segments,
+                "targets": step_tokens[:, 1:].astype(np.int32),
                 "targets_position": positions,
-                "targets_segmentation": ones,
+                "targets_segmentation": segments,
             }
         )
-        for one in tokens
+        for step_tokens in tokens
     ]
 
-    def train_one(number: int) -> jax.Array:
+    def train_step(number: int) -> jax.Array:
         nonlocal state
         state, metrics = step(state, batches[number])
         loss: jax.Array = metrics["scalar"]["learning/loss"]
         return loss
 
-    return train_one
+    return train_step
 
 
 def main() -> None:
@@ -141,13 +141,13 @@ def main() -> None:
     console = Console()
     spec = TrainingJobSpec.model_validate(SPEC)
     batches, tokens = read_batches(spec, SINGLE)
-    compiled = compile_ours(spec, SINGLE, batches)
+    compiled = compile_trainer_step(spec, SINGLE, batches)
     with tempfile.TemporaryDirectory() as output:
-        theirs = compile_maxtext(spec, compiled.params, tokens, output)
-        first = float(compiled.step(0)), float(theirs(0))
+        maxtext_step = compile_maxtext(spec, compiled.params, tokens, output)
+        first = float(compiled.step(0)), float(maxtext_step(0))
         assert abs(first[0] - first[1]) < MAX_LOSS_DIFFERENCE, f"the losses of the first step are {first}"
         console.print(f"loss of the first step: {first[0]:.6f}, of MaxText {first[1]:.6f}")
-        ratios, seconds = time_pairs(compiled.step, theirs, PAIRS, "MaxText's step", console)
+        ratios, seconds = time_pairs(compiled.step, maxtext_step, PAIRS, "MaxText's step", console)
     ratio = float(np.median(ratios))
     publish(
         "maxtext",

@@ -23,7 +23,7 @@ ONLY = os.environ.get("ONLY", "").split(",")
 """Parts of the names of the measurements to run; the default, an empty part, selects all."""
 STEPS_TO_TIME = 2
 """Number of whole steps of the next world that determine its step time."""
-PATIENCE_SECONDS = 300.0
+TIMEOUT_SECONDS = 300.0
 HANG_SECONDS = 6.0
 RECREATED = "all recreated"
 FIRST = "first loss"
@@ -66,12 +66,12 @@ def no_budget(own: Sequence[Line]) -> float:
 
 @dataclass(frozen=True)
 class Loss[Inject]:
-    """A kind of loss, and the recovery that follows. `strike` injects it, `undo` begins the recovery.
+    """A kind of loss, and the recovery that follows. `inject` causes it, `undo` begins the recovery.
 
     `budget` returns the budgeted seconds of the pause from the metrics lines of the affected world.
     """
 
-    strike: Inject
+    inject: Inject
     goal: float
     """Seconds beyond one step, with a standby."""
     back: str = ""
@@ -110,7 +110,7 @@ def find_hang_budget(own: Sequence[Line]) -> float:
 
 def find_attempt(status: TrainingJobStatus, generation: int) -> Attempt:
     """Return a world's attempt in a status."""
-    return next(one for one in status.attempts if one.generation == generation)
+    return next(attempt for attempt in status.attempts if attempt.generation == generation)
 
 
 def make_pause(status: TrainingJobStatus, before: int, after: int, seconds: float) -> Pause:
@@ -158,8 +158,8 @@ class BenchmarkReport:
 
 def select_losses[Inject](losses: Mapping[str, Loss[Inject]], *, has_hot_standby: bool) -> dict[str, Loss[Inject]]:
     """Return the selected losses with or without hot standby. The first loss precedes the others of its job."""
-    wanted = {name: loss for name, loss in losses.items() if loss.has_hot_standby is has_hot_standby}
-    return {name: loss for name, loss in wanted.items() if is_selected(name) or name == FIRST}
+    selected = {name: loss for name, loss in losses.items() if loss.has_hot_standby is has_hot_standby}
+    return {name: loss for name, loss in selected.items() if is_selected(name) or name == FIRST}
 
 
 async def measure_losses[Inject](
@@ -194,6 +194,6 @@ def summarise(name: str, pauses: Sequence[Pause], goal: float) -> Iterator[Figur
     for phase in sorted({phase for pause in pauses for phase in pause.phases}):
         spent = statistics.median(pause.phases.get(phase, 0.0) for pause in pauses)
         yield Figure(f"{name}: {phase}", spent, "s", FLOORS.get(phase, goal))
-    if shadows := sum(pause.by_hot_standby for pause in pauses):
-        yield Figure(f"{name}: by shadows", float(shadows), "worlds", float(len(pauses)))
+    if num_by_hot_standby := sum(pause.by_hot_standby for pause in pauses):
+        yield Figure(f"{name}: by shadows", float(num_by_hot_standby), "worlds", float(len(pauses)))
     yield Figure(f"{name}: lost steps", statistics.median(pause.lost_steps for pause in pauses), "steps", 5.0)

@@ -28,10 +28,10 @@ from e2e.benchmarks.pauses import (
     FIRST,
     FIRST_GOAL,
     HOT_STANDBY_GOAL,
-    PATIENCE_SECONDS,
     RECREATED,
     RUNS,
     STEPS_TO_TIME,
+    TIMEOUT_SECONDS,
     BenchmarkReport,
     Loss,
     Pause,
@@ -145,11 +145,11 @@ class HostReadiness:
         """Record a host's report."""
         self._reports[report.slice, report.host] = report
 
-    def are_ready(self, number: int, *, has_shadow: bool) -> bool:
+    def are_ready(self, number: int, *, has_hot_standby: bool) -> bool:
         """Return whether all hosts of a world have a standby, and a hot standby if required."""
         return all(
-            one.generation == number and one.standby and bool(one.shadow) >= has_shadow
-            for one in self._reports.values()
+            report.generation == number and report.standby and bool(report.shadow) >= has_hot_standby
+            for report in self._reports.values()
         )
 
 
@@ -212,7 +212,7 @@ def _make_maxtext_spec() -> Manifest:
     program = spec["program"]
     _, _, *arguments = program["command"]
     steps = f"steps={ENDLESS['training__steps']}"
-    arguments = [steps if one.startswith("steps=") else one for one in arguments]
+    arguments = [steps if argument.startswith("steps=") else argument for argument in arguments]
     script = str(EXAMPLES / "maxtext_program.py")
     # -P: the folder of the script has a module with the name of the package.
     program["command"] = [str(MAXTEXT_PYTHON), "-P", TIMED_PROGRAM, script, *arguments]
@@ -241,37 +241,37 @@ class LocalTarget:
 
     async def wait_until_steady(self, *, has_hot_standby: bool) -> None:
         """Wait as `Target` describes it."""
-        await wait_until_steady(self._stage, self._hosts, has_shadow=has_hot_standby)
+        await wait_until_steady(self._stage, self._hosts, has_hot_standby=has_hot_standby)
 
     async def lose(self, loss: Loss[LossInjection]) -> Pause:
         """Inject a loss; return the pause."""
-        return await strike(self._stage, loss.strike, loss.budget, is_planned=loss.is_planned)
+        return await inject_and_time(self._stage, loss.inject, loss.budget, is_planned=loss.is_planned)
 
     async def recover(self, loss: Loss[LossInjection]) -> Pause:
         """Undo a loss, or wait for the return of its slice; return the pause of the recovery."""
-        return await strike(self._stage, loss.undo or (lambda _: 0.0), is_planned=True)
+        return await inject_and_time(self._stage, loss.undo or (lambda _: 0.0), is_planned=True)
 
 
-async def wait_until_steady(stage: JobHarness, hosts: HostReadiness, *, has_shadow: bool = False) -> None:
+async def wait_until_steady(stage: JobHarness, hosts: HostReadiness, *, has_hot_standby: bool = False) -> None:
     """Wait until both slices have trained for a while and the hosts are ready for the next loss.
 
     Earlier failures and losses must not count any more: after several in a row without a saved step, a job backs off.
     """
 
-    def is_calm() -> bool:
+    def is_steady() -> bool:
         number, restarts = generation(stage), stage.status.restarts
         return (
-            hosts.are_ready(number, has_shadow=has_shadow)
+            hosts.are_ready(number, has_hot_standby=has_hot_standby)
             and len(lines_of_generation(stage, number)) > STEADY_STEPS
             and find_attempt(stage.status, number).slices == 2
             and not restarts.since_commit
             and not restarts.lost_since_commit
         )
 
-    await stage.wait_for("a calm world of both slices", is_calm, PATIENCE_SECONDS)
+    await stage.wait_for("a steady world of both slices", is_steady, TIMEOUT_SECONDS)
 
 
-async def strike(
+async def inject_and_time(
     stage: JobHarness,
     inject: LossInjection,
     budget: Callable[[Sequence[Line]], float] = no_budget,
@@ -285,11 +285,11 @@ async def strike(
     await stage.wait_for(
         "a new step",
         lambda: len(lines_of_generation(stage, generation(stage), above=before)) > STEPS_TO_TIME,
-        PATIENCE_SECONDS,
+        TIMEOUT_SECONDS,
     )
     number = generation(stage)
     await stage.wait_for(
-        "its attempt", lambda: find_attempt(stage.status, number).recovery_seconds is not None, PATIENCE_SECONDS
+        "its attempt", lambda: find_attempt(stage.status, number).recovery_seconds is not None, TIMEOUT_SECONDS
     )
     own = lines_of_generation(stage, number)
     if is_planned:

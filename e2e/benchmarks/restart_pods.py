@@ -1,6 +1,6 @@
 """Pauses of training after each kind of loss, on pods of the real cluster, repeated many times.
 
-The job is the demo's, with snapshots. `RUNS` is the number of repetitions, `ONLY` selects losses by name. Drills strike
+The job is the demo's, with snapshots. `RUNS` is the number of repetitions, `ONLY` selects losses by name. Drills affect
 pods, as the owner would request them; nodes are powered off. A pause lasts from the last step of one world to the first
 step of the next, by the trainer's metrics lines. The figure excludes the duration of one step, and for a hang also its
 budget. The reference is a full recreation: all pods are deleted and recreated.
@@ -21,10 +21,10 @@ from e2e.benchmarks.pauses import (
     FIRST,
     FIRST_GOAL,
     HOT_STANDBY_GOAL,
-    PATIENCE_SECONDS,
     RECREATED,
     RUNS,
     STEPS_TO_TIME,
+    TIMEOUT_SECONDS,
     BenchmarkReport,
     Loss,
     Pause,
@@ -70,8 +70,8 @@ def scale(most: int) -> LossInjection:
 def delete_pods(job: Job) -> None:
     """Delete all pods of a job without time to save."""
     uid = job.read()["metadata"]["uid"]
-    words = ("-l", f"trainingjob.dev/job-uid={uid}", "--force", "--grace-period=0", "--wait=false")
-    job.cluster.kubectl("delete", "pods", "-n", job.namespace, *words)
+    options = ("-l", f"trainingjob.dev/job-uid={uid}", "--force", "--grace-period=0", "--wait=false")
+    job.cluster.kubectl("delete", "pods", "-n", job.namespace, *options)
 
 
 LOSSES: dict[str, Loss[LossInjection]] = {
@@ -129,11 +129,11 @@ class PodTarget:
 
     async def wait_until_steady(self, *, has_hot_standby: bool) -> None:
         """Wait as `Target` describes it."""
-        self._generation = wait_until_steady(self.job, has_shadow=has_hot_standby)
+        self._generation = wait_until_steady(self.job, has_hot_standby=has_hot_standby)
 
     async def lose(self, loss: Loss[LossInjection]) -> Pause:
         """Inject a loss; return the pause."""
-        loss.strike(self.job)
+        loss.inject(self.job)
         return self.read_next_pause(loss.budget)
 
     async def recover(self, loss: Loss[LossInjection]) -> Pause:
@@ -160,16 +160,16 @@ async def measure_nodes(target: PodTarget, console: Console) -> list[Pause]:
     return pauses
 
 
-def wait_until_steady(job: Job, *, has_shadow: bool = False) -> int:
+def wait_until_steady(job: Job, *, has_hot_standby: bool = False) -> int:
     """Wait until both slices have trained for a while and the hosts are ready; return the world's generation."""
 
-    def is_calm(status: Manifest) -> bool:
+    def is_steady(status: Manifest) -> bool:
         return is_full(status) and steps_trained(status) > STEADY_STEPS
 
-    status = job.wait("a calm world of both slices", is_calm, PATIENCE_SECONDS)
-    if has_shadow:
+    status = job.wait("a steady world of both slices", is_steady, TIMEOUT_SECONDS)
+    if has_hot_standby:
         began = status["attempts"][-1]["started"]
-        wait_until("a shadow world on all hosts", lambda: are_hot_standbys_ready(job, began) or None, PATIENCE_SECONDS)
+        wait_until("a shadow world on all hosts", lambda: are_hot_standbys_ready(job, began) or None, TIMEOUT_SECONDS)
     return generation_of(status)
 
 
@@ -188,7 +188,7 @@ def wait_for_world(job: Job, before: int, holds: Callable[[Manifest], bool] = bo
             return False
         return find_attempt(TrainingJobStatus.model_validate(status), number).recovery_seconds is not None
 
-    return generation_of(job.wait("the next world", trains, PATIENCE_SECONDS))
+    return generation_of(job.wait("the next world", trains, TIMEOUT_SECONDS))
 
 
 def read_pause(job: Job, product: Product, after: int, budget: Callable[[Sequence[Line]], float]) -> Pause:
@@ -198,11 +198,11 @@ def read_pause(job: Job, product: Product, after: int, budget: Callable[[Sequenc
         lines = [line for line in read_metrics(product, job) if "loss" in line]
         return lines if sum(line["generation"] == after for line in lines) > STEPS_TO_TIME else None
 
-    lines = wait_until("lines of the next world", find_lines, PATIENCE_SECONDS)
+    lines = wait_until("lines of the next world", find_lines, TIMEOUT_SECONDS)
     old = [line for line in lines if line["generation"] < after]
     own = [line for line in lines if line["generation"] == after]
     status = TrainingJobStatus.model_validate(job.status())
-    before = max(one.generation for one in status.attempts if one.generation < after)
+    before = max(attempt.generation for attempt in status.attempts if attempt.generation < after)
     return make_pause(status, before, after, own[0]["time"] - old[-1]["time"] - time_step(own) - budget(old))
 
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import track
 
 from e2e.benchmarks.figures import Figure, publish
-from e2e.benchmarks.pauses import PATIENCE_SECONDS, RUNS
+from e2e.benchmarks.pauses import RUNS, TIMEOUT_SECONDS
 from e2e.benchmarks.restart_pauses import (
     AWAY_SECONDS,
     HostReadiness,
@@ -101,7 +101,7 @@ async def train_and_save(stage: JobHarness) -> list[Line]:
     def has_saved() -> bool:
         return len(find_save_seconds(lines_of_generation(stage, number))) >= SAVES
 
-    await stage.wait_for("a world that has saved", has_saved, PATIENCE_SECONDS)
+    await stage.wait_for("a world that has saved", has_saved, TIMEOUT_SECONDS)
     return lines_of_generation(stage, number)
 
 
@@ -109,7 +109,7 @@ async def end_world(stage: JobHarness) -> None:
     """Kill a trainer and wait for the next world."""
     before = generation(stage)
     kill_process(stage)
-    await stage.wait_for("a new world", lambda: generation(stage) > before, PATIENCE_SECONDS)
+    await stage.wait_for("a new world", lambda: generation(stage) > before, TIMEOUT_SECONDS)
 
 
 async def measure(console: Console) -> list[Figure]:

@@ -36,7 +36,7 @@ GOODPUT_GOAL = 0.9
 
 
 @dataclass(frozen=True)
-class Lived:
+class SimulatedJob:
     """One simulated job: its faults, its outcome, and the CPU seconds of the simulation."""
 
     num_faults: int
@@ -55,7 +55,7 @@ def plan_large() -> Plan:
     return plan
 
 
-def simulate_job(seed: int) -> Lived:
+def simulate_job(seed: int) -> SimulatedJob:
     """Simulate one job."""
     plan = plan_large()
     steps = step_seconds_by_size(plan, None)
@@ -64,21 +64,28 @@ def simulate_job(seed: int) -> Lived:
     faults = draw_faults(FaultModel(MTBF * DAY, REPAIR, length, seed), MAX_SLICES)
     begin = time.process_time()
     outcome = simulate(plan, Durations(steps), faults, length)
-    return Lived(len(faults), outcome, time.process_time() - begin)
+    return SimulatedJob(len(faults), outcome, time.process_time() - begin)
 
 
-def compare(lived: list[Lived]) -> Iterator[Figure]:
+def compare(jobs: list[SimulatedJob]) -> Iterator[Figure]:
     """Yield the simulation's cost, and invariants of every outcome."""
-    seconds, faults = sum(one.seconds for one in lived), sum(one.num_faults for one in lived)
-    outcomes = [one.outcome for one in lived]
-    looks, worlds = sum(one.num_decisions for one in outcomes), sum(one.num_worlds for one in outcomes)
-    missed = max(abs(sum(one.status.goodput.seconds.values()) - one.seconds) / one.seconds for one in outcomes)
+    seconds, faults = sum(job.seconds for job in jobs), sum(job.num_faults for job in jobs)
+    outcomes = [job.outcome for job in jobs]
+    decisions, worlds = (
+        sum(outcome.num_decisions for outcome in outcomes),
+        sum(outcome.num_worlds for outcome in outcomes),
+    )
+    missed = max(
+        abs(sum(outcome.status.goodput.seconds.values()) - outcome.seconds) / outcome.seconds for outcome in outcomes
+    )
     yield Figure(f"{DAYS:.0f} days of {NUM_JOBS * MAX_SLICES} slices", seconds, "s", SECONDS_GOAL * DAYS / 365)
     yield Figure("a fault", seconds / faults * 1000, "ms", seconds / worlds * 1000)
     yield Figure("faults", faults, "", NUM_JOBS * MAX_SLICES * DAYS / MTBF)
     yield Figure("worlds", worlds, "", 2 * faults + NUM_JOBS)
-    yield Figure("looks", looks, "", worlds)
-    yield Figure("goodput, the least of a job", min(one.status.goodput.ratio for one in outcomes), "", GOODPUT_GOAL)
+    yield Figure("looks", decisions, "", worlds)
+    yield Figure(
+        "goodput, the least of a job", min(outcome.status.goodput.ratio for outcome in outcomes), "", GOODPUT_GOAL
+    )
     yield Figure("of a life that its ledger misses, at most", missed, "", LEDGER_ERROR_GOAL)
 
 

@@ -124,11 +124,14 @@ def read_batches(spec: TrainingJobSpec, over: Layout) -> tuple[list[Batch], list
     dataset, loader = make_dataset(), BatchLoader(over, sharding, BATCH)
     batches = [loader.train_batch(dataset, number, spec.training.seed) for number in range(1, 1 + BLOCK_STEPS)]
     samples = [samples_of_step(number, ((1, BATCH),), ()) for number in range(1, 1 + BLOCK_STEPS)]
-    rows = [dataset.sequences(sequences_of_samples(one, dataset.num_sequences, spec.training.seed)) for one in samples]
-    return batches, [np.concatenate([one.tokens, one.targets[:, -1:]], axis=1) for one in rows]
+    rows = [
+        dataset.sequences(sequences_of_samples(step_samples, dataset.num_sequences, spec.training.seed))
+        for step_samples in samples
+    ]
+    return batches, [np.concatenate([sequences.tokens, sequences.targets[:, -1:]], axis=1) for sequences in rows]
 
 
-def compile_ours(spec: TrainingJobSpec, over: Layout, batches: list[Batch]) -> CompiledStep:
+def compile_trainer_step(spec: TrainingJobSpec, over: Layout, batches: list[Batch]) -> CompiledStep:
     """Return the trainer's compiled step on one device."""
     steps = StepPrograms(spec, build_mesh(jax.devices()[:1], over))
     shardings = jax.tree.map(lambda leaf: leaf.sharding, steps.state_shapes)
@@ -152,17 +155,17 @@ def compile_ours(spec: TrainingJobSpec, over: Layout, batches: list[Batch]) -> C
 def make_steps(spec: TrainingJobSpec) -> tuple[Step, Step, dict[str, float]]:
     """Return the trainer's step, the hand-written step, and the FLOPs and bytes of both compiled programs."""
     batches, rows = read_batches(spec, SINGLE)
-    ours = compile_ours(spec, SINGLE, batches)
-    tokens = [jax.device_put(one) for one in rows]
-    theirs = handwritten.start(jax.tree.map(jax.device_put, ours.params), shape_of(spec))
-    reference = handwritten.make_step(shape_of(spec)).lower(theirs, tokens[0]).compile()
+    trainer_step = compile_trainer_step(spec, SINGLE, batches)
+    tokens = [jax.device_put(step_rows) for step_rows in rows]
+    handwritten_state = handwritten.start(jax.tree.map(jax.device_put, trainer_step.params), shape_of(spec))
+    reference = handwritten.make_step(shape_of(spec)).lower(handwritten_state, tokens[0]).compile()
 
-    def train_theirs(number: int) -> jax.Array:
-        nonlocal theirs
-        theirs, loss = reference(theirs, tokens[number])
+    def train_handwritten_step(number: int) -> jax.Array:
+        nonlocal handwritten_state
+        handwritten_state, loss = reference(handwritten_state, tokens[number])
         return loss
 
-    programs = (("ours", ours.program), ("hand-written", reference))
+    programs = (("ours", trainer_step.program), ("hand-written", reference))
     costs = {
         f"{name} {key}": float(program.cost_analysis()[key])
         for name, program in programs
@@ -172,7 +175,7 @@ def make_steps(spec: TrainingJobSpec) -> tuple[Step, Step, dict[str, float]]:
         for name, program in programs
         for key in (" = ", " select(")
     }
-    return ours.step, train_theirs, costs
+    return trainer_step.step, train_handwritten_step, costs
 
 
 def time_block(step: Step) -> float:
@@ -184,23 +187,25 @@ def time_block(step: Step) -> float:
     return time.perf_counter() - begun
 
 
-def time_pairs(ours: Step, theirs: Step, pairs: int, name: str, console: Console) -> tuple[list[float], float]:
-    """Return how many times as fast our step is in each pair of blocks, and its median seconds."""
-    ratios, ours_seconds = [], []
+def time_pairs(
+    trainer_step: Step, reference_step: Step, pairs: int, name: str, console: Console
+) -> tuple[list[float], float]:
+    """Return the speedup of the step over the reference in each pair of blocks, and its median seconds."""
+    ratios, step_seconds = [], []
     for pair in track(range(pairs), description=name, console=console):
-        order = (ours, theirs) if pair % 2 == 0 else (theirs, ours)
+        order = (trainer_step, reference_step) if pair % 2 == 0 else (reference_step, trainer_step)
         seconds = {step: time_block(step) for step in order}
-        ratios.append(seconds[theirs] / seconds[ours])
-        ours_seconds.append(seconds[ours] / BLOCK_STEPS)
-    return ratios, statistics.median(ours_seconds)
+        ratios.append(seconds[reference_step] / seconds[trainer_step])
+        step_seconds.append(seconds[trainer_step] / BLOCK_STEPS)
+    return ratios, statistics.median(step_seconds)
 
 
 def measure_bare(console: Console) -> list[Figure]:
     """Return the figures of the bare step."""
-    ours, theirs, costs = make_steps(TrainingJobSpec.model_validate(SPEC))
-    difference = abs(float(ours(0)) - float(theirs(0)))
+    trainer_step, handwritten_step, costs = make_steps(TrainingJobSpec.model_validate(SPEC))
+    difference = abs(float(trainer_step(0)) - float(handwritten_step(0)))
     assert difference < MAX_LOSS_DIFFERENCE, f"the losses of the first step differ by {difference}"
-    ratios, seconds = time_pairs(ours, theirs, BARE_PAIRS, "bare step", console)
+    ratios, seconds = time_pairs(trainer_step, handwritten_step, BARE_PAIRS, "bare step", console)
     names = {"flops": "FLOPs", "bytes accessed": "bytes", " = ": "instructions", " select(": "selects"}
     return [
         Figure("bare step: speed", statistics.median(ratios), "of hand-written", STEP_GOAL),
@@ -264,10 +269,10 @@ def measure_loop(console: Console) -> list[Figure]:
     for pair in track(range(LOOP_PAIRS), description="whole loop", console=console):
         with tempfile.TemporaryDirectory() as folder:
             if pair % 2 == 0:
-                ours, theirs = time_run(Path(folder)), time_handwritten()
+                trainer_seconds, handwritten_seconds = time_run(Path(folder)), time_handwritten()
             else:
-                theirs, ours = time_handwritten(), time_run(Path(folder))
-        ratios.append(theirs / ours)
+                handwritten_seconds, trainer_seconds = time_handwritten(), time_run(Path(folder))
+        ratios.append(handwritten_seconds / trainer_seconds)
     return [
         Figure("whole loop: speed", statistics.median(ratios), "of hand-written", LOOP_GOAL),
         Figure("whole loop: slowest pair", min(ratios), "of hand-written", LOOP_GOAL),

@@ -76,8 +76,8 @@ def request_renewal(cluster: LocalCluster, namespace: str, certificate: str) -> 
         "message": "the journey renews it",
         "lastTransitionTime": found["metadata"]["creationTimestamp"],
     }
-    kept = [one for one in found["status"]["conditions"] if one["type"] != "Issuing"]
-    patch = json.dumps({"status": {"conditions": [*kept, issuing]}})
+    conditions = [condition for condition in found["status"]["conditions"] if condition["type"] != "Issuing"]
+    patch = json.dumps({"status": {"conditions": [*conditions, issuing]}})
     cluster.kubectl(
         *("patch", "certificate", certificate, "-n", namespace),
         *("--subresource=status", "--type=merge", "-p", patch),

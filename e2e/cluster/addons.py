@@ -33,14 +33,14 @@ PROBE = {
 }
 
 
-def kubectl(*words: str, stdin: str | None = None) -> str:
+def kubectl(*arguments: str, stdin: str | None = None) -> str:
     """Run kubectl as the administrator and return its output."""
-    return run([binaries_dir() / "kubectl", f"--kubeconfig={KUBECONFIG}", *words], stdin=stdin)
+    return run([binaries_dir() / "kubectl", f"--kubeconfig={KUBECONFIG}", *arguments], stdin=stdin)
 
 
-def helm(*words: str) -> str:
+def helm(*arguments: str) -> str:
     """Run helm as the administrator and return its output."""
-    return run([binaries_dir() / "helm", f"--kubeconfig={KUBECONFIG}", *words])
+    return run([binaries_dir() / "helm", f"--kubeconfig={KUBECONFIG}", *arguments])
 
 
 def ensure_addons() -> None:

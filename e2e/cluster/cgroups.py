@@ -68,8 +68,8 @@ def create(node: str) -> None:
 
 def _delegate(parent: Path) -> None:
     """Enable all of a v2 group's controllers for its children."""
-    wanted = (parent / "cgroup.controllers").read_text().split()
-    (parent / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in wanted))
+    controllers = (parent / "cgroup.controllers").read_text().split()
+    (parent / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in controllers))
 
 
 def _fill_cpuset(group: Path) -> None:

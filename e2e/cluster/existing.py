@@ -52,13 +52,13 @@ class ExistingCluster:
         """Return the file of $KUBECONFIG, or kubectl's default."""
         return Path(os.environ.get("KUBECONFIG") or Path.home() / ".kube" / "config")
 
-    def kubectl(self, *words: str, stdin: str | None = None) -> str:
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         """Run the user's kubectl and return its output."""
-        return run(["kubectl", f"--kubeconfig={self.kubeconfig()}", *words], stdin=stdin)
+        return run(["kubectl", f"--kubeconfig={self.kubeconfig()}", *arguments], stdin=stdin)
 
-    def helm(self, *words: str) -> str:
+    def helm(self, *arguments: str) -> str:
         """Run the user's helm and return its output."""
-        return run(["helm", f"--kubeconfig={self.kubeconfig()}", *words])
+        return run(["helm", f"--kubeconfig={self.kubeconfig()}", *arguments])
 
     def worker_nodes(self) -> list[str]:
         """Return the names of the nodes without taints."""

@@ -53,22 +53,22 @@ class GoTools:
         Raises:
             ClusterError: a build failed; the message ends with the compiler's output.
         """
-        wanted = set(names)
-        if not self._missing(wanted):
+        required = set(names)
+        if not self._missing(required):
             return
         self.binaries.mkdir(parents=True, exist_ok=True)
         with self.binaries.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be building the same
-            if missing := self._missing(wanted):
+            if missing := self._missing(required):
                 self._build(ensure_go(), missing)
 
-    def run_go(self, *words: str) -> str:
+    def run_go(self, *arguments: str) -> str:
         """Run the compiler in the folder of the module, and return its output.
 
         Raises:
             ClusterError: it failed; the message ends with its output.
         """
-        return run([ensure_go(), *words], cwd=self.folder, env=_environment())
+        return run([ensure_go(), *arguments], cwd=self.folder, env=_environment())
 
     def module_folder(self, module: str) -> Path:
         """Return the folder with the source of a pinned module. Raises `ClusterError` if it cannot be downloaded."""
@@ -83,9 +83,9 @@ class GoTools:
         return [name for name in self.programs if name in names and not (self.binaries / name).exists()]
 
     def _build(self, go: Path, names: list[str]) -> None:
-        wanted = [self.programs[name] for name in names]
+        packages_to_build = [self.programs[name] for name in names]
         print_progress("looking for what is to be compiled: Go's modules are downloaded, where this machine has none")
-        packages = set(self.run_go("list", "-deps", *wanted).split())
+        packages = set(self.run_go("list", "-deps", *packages_to_build).split())
         scratch = self.binaries / "new"  # an interrupted build leaves no partial binary
         scratch.mkdir(parents=True, exist_ok=True)
         title = f"compiling {', '.join(names)}, once (about {self.duration} on 2 cores)"
@@ -97,7 +97,7 @@ class GoTools:
                 return line in packages
 
             run_streaming(
-                [go, "build", "-v", *self._flags(), f"-o={scratch}/", *wanted],
+                [go, "build", "-v", *self._flags(), f"-o={scratch}/", *packages_to_build],
                 report_package,
                 cwd=self.folder,
                 env=_environment(),
@@ -129,8 +129,8 @@ def ensure_go() -> Path:
 
 
 def _go_version(go: Path) -> tuple[int, ...]:
-    words = re.search(r"go(\d+)\.(\d+)", run([go, "version"], env={**os.environ, "GOTOOLCHAIN": "local"}))
-    return tuple(map(int, words.groups())) if words else (0, 0)
+    match = re.search(r"go(\d+)\.(\d+)", run([go, "version"], env={**os.environ, "GOTOOLCHAIN": "local"}))
+    return tuple(map(int, match.groups())) if match else (0, 0)
 
 
 def _binary_name(package: str) -> str:

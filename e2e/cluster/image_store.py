@@ -63,13 +63,13 @@ def load(machine: Machine, root: Path, images: list[Image]) -> None:
             continue
         delta = root / "delta.tar"
         # the transfer service would take twice as long
-        words: list[str | Path] = [*ctr, "images", "import", "--local", delta]
+        command: list[str | Path] = [*ctr, "images", "import", "--local", delta]
         write_delta(image.archive, image.name, lambda digest: (blobs / digest).exists(), delta)
         try:
-            machine.run(words)
+            machine.run(command)
         except ClusterError:  # a containerd that was killed may have the blob of a layer and not its files
             write_delta(image.archive, image.name, lambda _: False, delta)
-            machine.run(words)
+            machine.run(command)
         delta.unlink()
         index[image.name] = image.key
         (root / INDEX).write_text(json.dumps(index))

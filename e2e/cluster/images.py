@@ -195,10 +195,10 @@ def pip_settings(listing: str) -> str:
     return "\n".join(["[global]", *lines]) + "\n"
 
 
-def _buildah(*words: str) -> str:
+def _buildah(*arguments: str) -> str:
     # Separate storage: the user's own buildah images stay untouched, and `rm -r` of the cache removes everything.
     storage = [f"--root={cache_dir() / 'buildah'}", f"--runroot={RUN / 'buildah'}", "--storage-driver=overlay"]
-    return run(["buildah", *storage, *words], env={**os.environ, "BUILDAH_ISOLATION": "chroot"})
+    return run(["buildah", *storage, *arguments], env={**os.environ, "BUILDAH_ISOLATION": "chroot"})
 
 
 def _remove_old(stem: str, folder: Path) -> None:

@@ -48,11 +48,11 @@ class Cluster(Protocol):
         """Return the administrator's kubeconfig."""
         ...
 
-    def kubectl(self, *words: str, stdin: str | None = None) -> str:
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         """Run kubectl and return its output."""
         ...
 
-    def helm(self, *words: str) -> str:
+    def helm(self, *arguments: str) -> str:
         """Run helm and return its output."""
         ...
 
@@ -100,6 +100,6 @@ class Cluster(Protocol):
 def gather_objects(kubectl: Callable[..., str], folder: Path) -> None:
     """Write kubectl's output into a folder; failing queries are left out."""
     folder.mkdir(parents=True, exist_ok=True)
-    for file, words in KUBECTL_QUERIES.items():
+    for file, query in KUBECTL_QUERIES.items():
         with suppress(ClusterError):  # no such resource, or the API server itself has failed
-            (folder / file).write_text(kubectl(*words))
+            (folder / file).write_text(kubectl(*query))

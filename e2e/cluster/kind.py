@@ -56,13 +56,13 @@ class KindCluster:
         """Return the administrator's kubeconfig."""
         return STATE / "kind.kubeconfig"
 
-    def kubectl(self, *words: str, stdin: str | None = None) -> str:
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         """Run kubectl and return its output."""
-        return run(["kubectl", f"--kubeconfig={self.kubeconfig()}", *words], stdin=stdin)
+        return run(["kubectl", f"--kubeconfig={self.kubeconfig()}", *arguments], stdin=stdin)
 
-    def helm(self, *words: str) -> str:
+    def helm(self, *arguments: str) -> str:
         """Run helm and return its output."""
-        return run(["helm", f"--kubeconfig={self.kubeconfig()}", *words])
+        return run(["helm", f"--kubeconfig={self.kubeconfig()}", *arguments])
 
     def worker_nodes(self) -> list[str]:
         """Return the names of the training nodes, in order of slice and host."""

@@ -77,13 +77,13 @@ class LocalCluster:
         """Return the administrator's kubeconfig."""
         return KUBECONFIG
 
-    def kubectl(self, *words: str, stdin: str | None = None) -> str:
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         """Run kubectl and return its output."""
-        return addons.kubectl(*words, stdin=stdin)
+        return addons.kubectl(*arguments, stdin=stdin)
 
-    def helm(self, *words: str) -> str:
+    def helm(self, *arguments: str) -> str:
         """Run helm and return its output."""
-        return addons.helm(*words)
+        return addons.helm(*arguments)
 
     def topology(self) -> Topology:
         """Return the topology of the running cluster.
@@ -97,19 +97,23 @@ class LocalCluster:
 
     def worker_nodes(self) -> list[str]:
         """Return the names of the training nodes, in order of slice and host."""
-        return [one.name for one in self.topology().nodes() if not one.is_system]
+        return [machine_node.name for machine_node in self.topology().nodes() if not machine_node.is_system]
 
     def node_names(self) -> list[str]:
         """Return the names of all nodes."""
-        return [one.name for one in self.topology().nodes()]
+        return [machine_node.name for machine_node in self.topology().nodes()]
 
     def load_images(self) -> None:
         """Build the images from the checkout and load them into every running node."""
         with owner.hold_lock():
             built = images.build([*images.system_recipes(), *images.project_recipes()])
             image_store.record_images(built)
-            on = [one for one in self.topology().nodes() if Machine(one.name).is_running("containerd")]
-            _in_parallel([partial(self._load_recorded_images, one) for one in on])
+            powered = [
+                machine_node
+                for machine_node in self.topology().nodes()
+                if Machine(machine_node.name).is_running("containerd")
+            ]
+            _in_parallel([partial(self._load_recorded_images, machine_node) for machine_node in powered])
 
     def add_image(self, recipe: images.Recipe, nodes: Iterable[str]) -> None:
         """Build an image that only some journeys need, and load it into nodes."""
@@ -187,7 +191,7 @@ class LocalCluster:
 
     def status(self) -> list[tuple[str, str]]:
         """Return the state of each machine: on, off, frozen, cut off, or its ended daemons."""
-        return [(one.name, self._state(one)) for one in self.topology().nodes()]
+        return [(machine_node.name, self._state(machine_node)) for machine_node in self.topology().nodes()]
 
     def _start_from_scratch(self, built: list[images.Image]) -> None:
         """Start from scratch: a missing switch means a first start, a reboot, or a broken cluster."""
@@ -216,36 +220,38 @@ class LocalCluster:
         self._undo_drills(nodes)
         # A restarted node shows its stale Ready condition for a while.
         since = datetime.now(UTC)
-        restarted = [one for one in nodes if not Machine(one.name).is_running("kubelet")]
+        restarted = [machine_node for machine_node in nodes if not Machine(machine_node.name).is_running("kubelet")]
         start_control_plane = partial(control_plane.start, self.topology())
-        _in_parallel([start_control_plane, *(partial(self._start_runtime, one) for one in nodes)])
-        _in_parallel([partial(self._start_kubelet, one) for one in nodes])
+        _in_parallel([start_control_plane, *(partial(self._start_runtime, machine_node) for machine_node in nodes)])
+        _in_parallel([partial(self._start_kubelet, machine_node) for machine_node in nodes])
         addons.ensure_addons()
         print_progress("waiting for nodes and add-ons")
-        for one in restarted:
-            self._wait_ready(one, since)
+        for machine_node in restarted:
+            self._wait_ready(machine_node, since)
         addons.wait_for_addons()
 
     def _undo_drills(self, nodes: Iterable[Node]) -> None:
-        for one in nodes:
-            if cgroups.is_frozen(one.name):
-                cgroups.set_frozen(one.name, frozen=False)
-            if Machine(one.name).find_init() is not None and network.is_partitioned(one.octet):
-                network.heal(one.octet)
+        for machine_node in nodes:
+            if cgroups.is_frozen(machine_node.name):
+                cgroups.set_frozen(machine_node.name, frozen=False)
+            if Machine(machine_node.name).find_init() is not None and network.is_partitioned(machine_node.octet):
+                network.heal(machine_node.octet)
 
-    def _start_runtime(self, one: Node) -> None:
-        node.start_runtime(one, self.topology().nodes())
-        self._load_recorded_images(one)
+    def _start_runtime(self, machine_node: Node) -> None:
+        node.start_runtime(machine_node, self.topology().nodes())
+        self._load_recorded_images(machine_node)
 
-    def _start_kubelet(self, one: Node) -> None:
-        node.start_kubelet(one)
+    def _start_kubelet(self, machine_node: Node) -> None:
+        node.start_kubelet(machine_node)
 
-    def _load_recorded_images(self, one: Node) -> None:
-        image_store.load(Machine(one.name), node.node_root(one.name), image_store.recorded_images())
+    def _load_recorded_images(self, machine_node: Node) -> None:
+        image_store.load(Machine(machine_node.name), node.node_root(machine_node.name), image_store.recorded_images())
 
-    def _wait_ready(self, one: Node, since: datetime) -> None:
-        wait_until(lambda: self._is_ready(one.name, since), f"node {one.name} to be Ready", seconds=120)
-        self._set_capacity(one)
+    def _wait_ready(self, machine_node: Node, since: datetime) -> None:
+        wait_until(
+            lambda: self._is_ready(machine_node.name, since), f"node {machine_node.name} to be Ready", seconds=120
+        )
+        self._set_capacity(machine_node)
 
     def _is_ready(self, name: str, since: datetime) -> bool:
         """Return whether a node's kubelet has renewed its lease after `since` and reports the node as Ready.
@@ -263,25 +269,27 @@ class LocalCluster:
             for condition in conditions
         )
 
-    def _set_capacity(self, one: Node) -> None:
+    def _set_capacity(self, machine_node: Node) -> None:
         """Report simulated accelerators; the kubelet keeps resources that it does not know."""
-        if one.num_tpus:
-            patch = {"status": {"capacity": {TPU_RESOURCE: str(one.num_tpus)}}}
-            self.kubectl("patch", "node", one.name, "--subresource=status", f"--patch={json.dumps(patch)}")
+        if machine_node.num_tpus:
+            patch = {"status": {"capacity": {TPU_RESOURCE: str(machine_node.num_tpus)}}}
+            self.kubectl("patch", "node", machine_node.name, "--subresource=status", f"--patch={json.dumps(patch)}")
 
     def _find(self, name: str) -> Node:
-        nodes = {one.name: one for one in self.topology().nodes()}
+        nodes = {machine_node.name: machine_node for machine_node in self.topology().nodes()}
         if name not in nodes:
             raise ClusterError(f"there is no node {name!r}; the nodes are {', '.join(nodes)}")
         return nodes[name]
 
-    def _state(self, one: Node) -> str:
-        if Machine(one.name).find_init() is None:
+    def _state(self, machine_node: Node) -> str:
+        if Machine(machine_node.name).find_init() is None:
             return "off"
-        down = [name for name in ("containerd", "kubelet", "kube-proxy") if not Machine(one.name).is_running(name)]
+        down = [
+            name for name in ("containerd", "kubelet", "kube-proxy") if not Machine(machine_node.name).is_running(name)
+        ]
         facts = [f"{name} ended" for name in down]
-        facts += ["frozen"] if cgroups.is_frozen(one.name) else []
-        facts += ["cut off"] if network.is_partitioned(one.octet) else []
+        facts += ["frozen"] if cgroups.is_frozen(machine_node.name) else []
+        facts += ["cut off"] if network.is_partitioned(machine_node.octet) else []
         return ", ".join(facts) or "on"
 
 

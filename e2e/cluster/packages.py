@@ -32,8 +32,8 @@ def ensure_packages() -> None:
     """
     if os.geteuid() != 0:
         raise ClusterError("the local cluster makes namespaces and mounts: run it as root, or set E2E_CLUSTER=kind")
-    wanted = {**NODE_PACKAGES, **IMAGE_PACKAGES}
-    missing = sorted(package for program, package in wanted.items() if not _exists(program))
+    required = {**NODE_PACKAGES, **IMAGE_PACKAGES}
+    missing = sorted(package for program, package in required.items() if not _exists(program))
     if not missing:
         return
     if shutil.which("apt-get") is None:

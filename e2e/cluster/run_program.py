@@ -23,7 +23,7 @@ def run(
     Raises:
         ClusterError: the program is missing or failed; the message ends with its last output.
     """
-    arguments = [str(word) for word in argv]
+    arguments = [str(argument) for argument in argv]
     try:
         done = subprocess.run(arguments, input=stdin, cwd=cwd, env=env, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
@@ -41,18 +41,18 @@ def run_streaming(
     Raises:
         ClusterError: the program failed; the message ends with its last output without progress lines.
     """
-    words = [str(word) for word in argv]
+    arguments = [str(argument) for argument in argv]
     with subprocess.Popen(
-        words, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1
+        arguments, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1
     ) as process:
         assert process.stdout is not None
         output = [line for line in process.stdout if not is_progress(line.rstrip())]
     if process.returncode != 0:
-        raise _failure(words, process.returncode, "".join(output))
+        raise _failure(arguments, process.returncode, "".join(output))
 
 
-def _failure(words: Sequence[str], code: int, printed: str) -> ClusterError:
-    return ClusterError(f"`{' '.join(words)[:300]}` failed with exit code {code}:\n{printed.strip()[-2000:]}")
+def _failure(arguments: Sequence[str], code: int, printed: str) -> ClusterError:
+    return ClusterError(f"`{' '.join(arguments)[:300]}` failed with exit code {code}:\n{printed.strip()[-2000:]}")
 
 
 def free_port(address: str = "127.0.0.1") -> int:

@@ -95,8 +95,8 @@ class Topology:
 
     def __str__(self) -> str:
         """Return the topology as readable text."""
-        words = ["TPUs:", str(self.tpus_per_host), "a host", self.tpu_accelerator, self.tpu_topology]
-        tpus = f" ({' '.join(filter(None, words))})" if self.tpus_per_host else ""
+        parts = ["TPUs:", str(self.tpus_per_host), "a host", self.tpu_accelerator, self.tpu_topology]
+        tpus = f" ({' '.join(filter(None, parts))})" if self.tpus_per_host else ""
         gangs = ", gang scheduling" if self.gang_scheduling else ""
         return f"{self.slices} slices of {self.hosts} hosts{tpus}{gangs}"
 

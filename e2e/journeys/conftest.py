@@ -39,12 +39,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     found = item.funcargs.get("cluster") if isinstance(item, pytest.Function) else None
     if report.failed and found:
         folder = DIAGNOSTICS_FOLDER / re.sub(r"\W+", "-", item.name)
-        words = f"daemons' and pods' logs, events and objects: {folder}"
+        evidence = f"daemons' and pods' logs, events and objects: {folder}"
         try:
             found.gather_logs(folder)
         except (OSError, ClusterError) as error:  # files may be deleted while they are copied
-            words = f"{words}, though not all: {error}"
-        report.sections.append(("evidence", words))
+            evidence = f"{evidence}, though not all: {error}"
+        report.sections.append(("evidence", evidence))
     return report
 
 

@@ -16,7 +16,7 @@ from e2e.status import generation_of, is_full, steps_trained
 # `test_fine_tuning.py` covers S3 in pods, `tests/cli/test_bucket_run.py` covers GCS without them.
 pytestmark = [pytest.mark.cluster, pytest.mark.soak]
 
-PATIENCE_SECONDS = 300
+TIMEOUT_SECONDS = 300
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_a_job_without_volumes_resumes_from_a_bucket(product: Product, drilled: 
         before = job.wait(
             "a saved step on both slices",
             lambda status: is_full(status) and status.get("checkpoint", {}).get("step", 0) >= 20,
-            PATIENCE_SECONDS,
+            TIMEOUT_SECONDS,
         )
         assert all(
             "persistentVolumeClaim" not in volume for pod in job.pods().values() for volume in pod["spec"]["volumes"]
@@ -57,7 +57,7 @@ def test_a_job_without_volumes_resumes_from_a_bucket(product: Product, drilled: 
             after = job.wait(
                 "steps after the loss",
                 lambda status: generation_of(status) > generation_of(before) and steps_trained(status) > 0,
-                PATIENCE_SECONDS,
+                TIMEOUT_SECONDS,
             )
 
         attempt = after["attempts"][-1]

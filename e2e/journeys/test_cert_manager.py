@@ -100,7 +100,7 @@ def scrape(address: str, ca: str, token: str) -> tuple[int, str]:
 
 
 def count_restarts(pods: list[Manifest]) -> int:
-    return sum(one["restartCount"] for pod in pods for one in pod["status"]["containerStatuses"])
+    return sum(status["restartCount"] for pod in pods for status in pod["status"]["containerStatuses"])
 
 
 def test_the_webhook_serves_renewed_certificates_without_a_restart(certified: Product) -> None:

@@ -9,7 +9,7 @@ from e2e.status import condition
 
 pytestmark = pytest.mark.cluster
 
-PATIENCE_SECONDS = 180
+TIMEOUT_SECONDS = 180
 FOLDER = "/shared/fixed"
 DAMAGE = f"""
 import pathlib, sys
@@ -41,25 +41,25 @@ def save_and_suspend(product: Product, namespace: str) -> Job:
     """Return a suspended job with some saved steps. Its pods and their in-memory snapshots are gone."""
     manifest = load_example("fixed", training__steps=1_000_000, checkpoint__uri=FOLDER)
     job = product.submit(namespace, manifest, name="keeper")
-    job.wait("two saved steps", lambda status: status.get("checkpoint", {}).get("step", 0) >= 40, PATIENCE_SECONDS)
+    job.wait("two saved steps", lambda status: status.get("checkpoint", {}).get("step", 0) >= 40, TIMEOUT_SECONDS)
     job.patch({"suspend": True})
-    job.wait("suspension", lambda status: condition(status, "Suspended").get("status") == "True", PATIENCE_SECONDS)
-    wait_until("no pods", lambda: None if job.pods() else True, PATIENCE_SECONDS)
+    job.wait("suspension", lambda status: condition(status, "Suspended").get("status") == "True", TIMEOUT_SECONDS)
+    wait_until("no pods", lambda: None if job.pods() else True, TIMEOUT_SECONDS)
     return job
 
 
 @pytest.mark.parametrize("case", FAILURE_CASES)
 def test_training_never_begins_from_scratch_in_silence(product: Product, namespace: str, case: str) -> None:
-    program, words = FAILURE_CASES[case]
+    program, expected = FAILURE_CASES[case]
     job = save_and_suspend(product, namespace)
     product.run_in_reader(namespace, "python3", "-c", *program)
 
     job.patch({"suspend": False})
-    status = job.wait_for_phase("Failed", PATIENCE_SECONDS)
+    status = job.wait_for_phase("Failed", TIMEOUT_SECONDS)
 
     failed = condition(status, "Failed")
     assert failed["reason"] == "Storage"
-    assert all(word in failed["message"] for word in words), failed["message"]
+    assert all(text in failed["message"] for text in expected), failed["message"]
 
 
 @pytest.mark.soak
@@ -69,7 +69,7 @@ def test_damaged_step_is_reported_and_training_resumes_from_the_previous_one(pro
     product.run_in_reader(namespace, "python3", "-c", DAMAGE, "1")
 
     job.patch({"suspend": False})
-    resumed = job.wait_for_step(newest + 1, PATIENCE_SECONDS)
+    resumed = job.wait_for_step(newest + 1, TIMEOUT_SECONDS)
 
     assert resumed["attempts"][-1]["firstStep"] < newest
     (event,) = job.get_json("events", "--field-selector", "reason=CheckpointDamaged")["items"]
@@ -81,11 +81,11 @@ def test_another_job_on_the_same_folder_is_rejected_and_changes_nothing(product:
     job = save_and_suspend(product, namespace)
     other = product.submit(namespace, load_example("fixed", checkpoint__uri=FOLDER), name="other")
 
-    status = other.wait_for_phase("Failed", PATIENCE_SECONDS)
+    status = other.wait_for_phase("Failed", TIMEOUT_SECONDS)
 
     message = condition(status, "Failed")["message"]
     assert f"the folder holds the checkpoints of {namespace}/keeper" in message
     assert "spec.checkpoint.takeover" in message
     saved = job.status()["checkpoint"]["step"]
     job.patch({"suspend": False})
-    job.wait_for_step(saved + 1, PATIENCE_SECONDS)
+    job.wait_for_step(saved + 1, TIMEOUT_SECONDS)

@@ -92,8 +92,8 @@ def running_pods(cluster: Cluster) -> Pods:
     }
 
 
-def run_in(cluster: Cluster, pod: dict[str, Any], *words: str) -> str:
-    return cluster.kubectl("exec", f"--namespace={NAMESPACE}", pod["metadata"]["name"], "--", SHELL, *words)
+def run_in(cluster: Cluster, pod: dict[str, Any], *arguments: str) -> str:
+    return cluster.kubectl("exec", f"--namespace={NAMESPACE}", pod["metadata"]["name"], "--", SHELL, *arguments)
 
 
 def look_up(cluster: Cluster, client: dict[str, Any], name: str) -> str:
@@ -107,7 +107,7 @@ def look_up(cluster: Cluster, client: dict[str, Any], name: str) -> str:
 def make_reachability_check(cluster: Cluster, client: dict[str, Any], address: str) -> Callable[[], bool]:
     """Return a function that checks whether a pod gets an answer from a web server within a second."""
 
-    def ask() -> bool:
+    def reaches() -> bool:
         # Not wget's own timeout: it crashes a static busybox.
         get = ("timeout", "1", SHELL, "wget", "-q", "-O", "/dev/null", f"http://{address}/busybox")
         try:
@@ -116,7 +116,7 @@ def make_reachability_check(cluster: Cluster, client: dict[str, Any], address: s
             return False
         return True
 
-    return ask
+    return reaches
 
 
 def web_server(pod: dict[str, Any]) -> str:
@@ -128,12 +128,12 @@ def node_of(pod: dict[str, Any]) -> str:
     return name
 
 
-def wait_until_reachable(ask: Callable[[], bool], what: str) -> None:
-    wait_until(ask, what, seconds=30)
+def wait_until_reachable(reaches: Callable[[], bool], what: str) -> None:
+    wait_until(reaches, what, seconds=30)
 
 
-def wait_until_unreachable(ask: Callable[[], bool], what: str) -> None:
-    wait_until(lambda: not ask(), what, seconds=30)
+def wait_until_unreachable(reaches: Callable[[], bool], what: str) -> None:
+    wait_until(lambda: not reaches(), what, seconds=30)
 
 
 def test_every_node_is_ready(cluster: Cluster) -> None:
@@ -187,43 +187,43 @@ def test_file_of_one_host_is_read_by_another(world: Cluster) -> None:
 
 def test_heartbeats_of_a_partitioned_node_stop_and_its_pods_keep_running(world: Cluster, drilled: Cluster) -> None:
     pods = running_pods(world)
-    ask = make_reachability_check(world, pods[0, 0], web_server(pods[1, 0]))
-    wait_until_reachable(ask, "the host to answer before it is cut off")
+    reaches = make_reachability_check(world, pods[0, 0], web_server(pods[1, 0]))
+    wait_until_reachable(reaches, "the host to answer before it is cut off")
 
     drilled.partition_node(node_of(pods[1, 0]))
     try:
-        wait_until_unreachable(ask, "a node that is cut off to be silent")
+        wait_until_unreachable(reaches, "a node that is cut off to be silent")
     finally:
         drilled.heal_node(node_of(pods[1, 0]))
 
-    wait_until_reachable(ask, "a healed node to answer")
+    wait_until_reachable(reaches, "a healed node to answer")
     assert is_same_container(running_pods(world)[1, 0], pods[1, 0])
 
 
 def test_heartbeats_of_a_frozen_node_stop_and_its_pods_keep_running(world: Cluster, drilled: Cluster) -> None:
     pods = running_pods(world)
-    ask = make_reachability_check(world, pods[0, 0], web_server(pods[1, 0]))
-    wait_until_reachable(ask, "the host to answer before it is frozen")
+    reaches = make_reachability_check(world, pods[0, 0], web_server(pods[1, 0]))
+    wait_until_reachable(reaches, "the host to answer before it is frozen")
 
     drilled.freeze_node(node_of(pods[1, 0]))
     try:
-        wait_until_unreachable(ask, "a frozen node to be silent")
+        wait_until_unreachable(reaches, "a frozen node to be silent")
     finally:
         drilled.thaw_node(node_of(pods[1, 0]))
 
-    wait_until_reachable(ask, "a thawed node to answer")
+    wait_until_reachable(reaches, "a thawed node to answer")
     assert is_same_container(running_pods(world)[1, 0], pods[1, 0])
 
 
 def test_a_killed_node_takes_its_pods_along_and_comes_back(world: Cluster, drilled: Cluster) -> None:
     pods = running_pods(world)
     victim, witness = pods[1, 1], pods[0, 0]
-    ask = make_reachability_check(world, witness, web_server(victim))
-    wait_until_reachable(ask, "the host to answer before its node dies")
+    reaches = make_reachability_check(world, witness, web_server(victim))
+    wait_until_reachable(reaches, "the host to answer before its node dies")
 
     drilled.kill_node(node_of(victim))
     try:
-        wait_until_unreachable(ask, "a dead node to be silent")
+        wait_until_unreachable(reaches, "a dead node to be silent")
     finally:
         drilled.restore_node(node_of(victim))
 

@@ -7,7 +7,7 @@ from e2e.status import generation_of, is_full, steps_trained
 
 pytestmark = pytest.mark.cluster
 
-PATIENCE_SECONDS = 300
+TIMEOUT_SECONDS = 300
 SNAPSHOTS_EVERY = 5
 HANG_SECONDS = 10
 CRASH = """
@@ -38,16 +38,16 @@ def job(product: Product):
         job.delete()
 
 
-def drill(job: Job, kind: str, *words: str) -> tuple[Manifest, str, Manifest]:
+def drill(job: Job, kind: str, *options: str) -> tuple[Manifest, str, Manifest]:
     """Run a drill on a job with both slices; return the drill's status, the printed output and the next attempt."""
 
     def has_snapshots(status: Manifest) -> bool:
         return is_full(status) and steps_trained(status) > 3 * SNAPSHOTS_EVERY
 
-    before = job.wait("some snapshots of both slices", has_snapshots, PATIENCE_SECONDS)["attempts"][-1]
-    text = job.command("drill", kind, *words)
+    before = job.wait("some snapshots of both slices", has_snapshots, TIMEOUT_SECONDS)["attempts"][-1]
+    text = job.command("drill", kind, *options)
     status = job.status()
-    after = next((one for one in status["attempts"] if one["generation"] > before["generation"]), {})
+    after = next((attempt for attempt in status["attempts"] if attempt["generation"] > before["generation"]), {})
     return status["drills"][-1], text, after
 
 
@@ -90,12 +90,12 @@ def test_a_step_that_is_not_finite_makes_no_update(job: Job) -> None:
 
 @pytest.mark.soak
 def test_a_slow_host_is_named_while_it_is_slow(job: Job) -> None:
-    job.wait("both slices", is_full, PATIENCE_SECONDS)
+    job.wait("both slices", is_full, TIMEOUT_SECONDS)
     job.command("drill", "slow", "--slice", "1", "--host", "1", "--seconds", "60")
 
     reported = job.get_json("events", "--field-selector", f"involvedObject.name={job.name},reason=SlowHost")["items"]
     assert [event for event in reported if "host 1 of slice 1" in event["message"]], reported
-    job.wait("that it is not slow any more", lambda status: not status.get("straggler"), PATIENCE_SECONDS)
+    job.wait("that it is not slow any more", lambda status: not status.get("straggler"), TIMEOUT_SECONDS)
 
 
 def test_training_continues_without_an_operator(job: Job) -> None:
@@ -120,12 +120,14 @@ def test_a_host_that_is_cut_off_from_the_operator_trains_on(job: Job) -> None:
 
 
 def test_a_trainer_that_crashes_is_counted_and_started_again(job: Job) -> None:
-    before = job.wait("both slices", is_full, PATIENCE_SECONDS)
+    before = job.wait("both slices", is_full, TIMEOUT_SECONDS)
     pod = min(job.pods())
     job.cluster.kubectl("exec", "-n", job.namespace, pod, "--", "python3", "-c", CRASH)
 
-    status = job.wait("the next world", lambda status: is_full(status) and is_later(status, before), PATIENCE_SECONDS)
-    (cause,) = (one["cause"] for one in status["attempts"] if one["generation"] == before["world"]["generation"])
+    status = job.wait("the next world", lambda status: is_full(status) and is_later(status, before), TIMEOUT_SECONDS)
+    (cause,) = (
+        attempt["cause"] for attempt in status["attempts"] if attempt["generation"] == before["world"]["generation"]
+    )
     assert cause["reason"] == "Crash"
     assert "crashed with SIGSEGV" in cause["message"]
     assert status["restarts"]["counted"] == before["restarts"]["counted"] + 1

@@ -23,7 +23,7 @@ from trainingjob_trainer.store.opening import open_store
 
 pytestmark = pytest.mark.cluster
 
-PATIENCE_SECONDS = 300
+TIMEOUT_SECONDS = 300
 MANY_STEPS = 1_000_000
 MORE_STEPS = 600
 """Steps after the return of the slice: more than are trained until an edit has its effect."""
@@ -112,22 +112,22 @@ def test_a_fine_tune_reads_and_writes_buckets_and_loses_a_slice(
         before = job.wait(
             "a saved step on both slices",
             lambda status: is_full(status) and status.get("checkpoint", {}).get("step", 0) > 0,
-            PATIENCE_SECONDS,
+            TIMEOUT_SECONDS,
         )
 
         with power_off_nodes(drilled, slice_nodes(job, 1)):
             shrunk = job.wait(
                 "steps on one slice",
                 lambda status: generation_of(status) > generation_of(before) and steps_trained(status) > 0,
-                PATIENCE_SECONDS,
+                TIMEOUT_SECONDS,
             )
         grown = job.wait(
             "steps on both slices again",
             lambda status: generation_of(status) > generation_of(shrunk) and is_full(status) and steps_trained(status),
-            PATIENCE_SECONDS,
+            TIMEOUT_SECONDS,
         )
         job.patch({"training": {"steps": step_of(grown) + MORE_STEPS}})
-        ended = job.wait_for_phase("Succeeded", PATIENCE_SECONDS)
+        ended = job.wait_for_phase("Succeeded", TIMEOUT_SECONDS)
 
         assert all(attempt["firstStep"] > 0 for attempt in ended["attempts"][1:])
         sampled = run_command("sample", f"s3://{BUCKET}/tuned", "--prompt", " ".join(WORDS[4:8]), "--max-tokens", "4")
@@ -138,8 +138,8 @@ def test_a_fine_tune_reads_and_writes_buckets_and_loses_a_slice(
         job.delete()
 
 
-def run_command(*words: str) -> "subprocess.CompletedProcess[str]":
+def run_command(*arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run a command on this host, which reads the bucket with the same keys as the pods."""
-    done = subprocess.run([TRAININGJOB, *words], capture_output=True, text=True, check=False)
+    done = subprocess.run([TRAININGJOB, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done

@@ -12,7 +12,7 @@ from trainingjob_operator.shell.kinds import POD_GROUPS
 pytestmark = [pytest.mark.cluster, pytest.mark.soak]  # it needs feature gates
 
 NUM_PODS = 4
-PATIENCE_SECONDS = 180
+TIMEOUT_SECONDS = 180
 GONE_SECONDS = 60
 """The garbage collector deletes the PodGroups of a deleted job. The PodGroup controller then removes its finalizer."""
 
@@ -46,9 +46,9 @@ def test_two_jobs_that_need_the_same_nodes_never_hold_a_part_of_them(gangs: Prod
             seen.append(count_placed(jobs))
             return next((name for name, number in seen[-1].items() if number == NUM_PODS), None)
 
-        winner = wait_until("all pods of one job to be placed", find_winner, PATIENCE_SECONDS, lambda: str(seen[-1]))
+        winner = wait_until("all pods of one job to be placed", find_winner, TIMEOUT_SECONDS, lambda: str(seen[-1]))
         loser = next(name for name in jobs if name != winner)
-        jobs[winner].wait("steps", lambda status: is_full(status) and steps_trained(status) > 0, PATIENCE_SECONDS)
+        jobs[winner].wait("steps", lambda status: is_full(status) and steps_trained(status) > 0, TIMEOUT_SECONDS)
         seen.append(count_placed(jobs))
 
         assert [counts[loser] for counts in seen if counts[loser]] == []
@@ -56,13 +56,13 @@ def test_two_jobs_that_need_the_same_nodes_never_hold_a_part_of_them(gangs: Prod
         assert jobs[loser].get_json("podgroups")["items"]
 
         jobs[winner].delete()
-        jobs[loser].wait("steps", lambda status: is_full(status) and steps_trained(status) > 0, PATIENCE_SECONDS)
+        jobs[loser].wait("steps", lambda status: is_full(status) and steps_trained(status) > 0, TIMEOUT_SECONDS)
         groups = jobs[loser].get_json("podgroups")["items"]
         assert [group["metadata"]["labels"]["trainingjob.dev/job"] for group in groups] == [loser]
         assert all(group["metadata"].get("finalizers") for group in groups)
         jobs[loser].delete()
 
         def list_groups() -> list[str]:
-            return [one["metadata"]["name"] for one in jobs[loser].get_json("podgroups")["items"]]
+            return [group["metadata"]["name"] for group in jobs[loser].get_json("podgroups")["items"]]
 
         wait_until("PodGroups without finalizers to be gone", lambda: not list_groups() or None, GONE_SECONDS)

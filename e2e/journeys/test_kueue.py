@@ -39,7 +39,7 @@ def test_a_lost_slice_is_evicted_alone(train, cluster: Cluster, lost: int) -> No
     job, _ = train(f"lost-{lost}")
     others = [number for number in range(NUM_SLICES) if number != lost]
     pods = {number: pod_of(job, number)["metadata"]["uid"] for number in others}
-    children = {number: one["metadata"]["uid"] for number, one in jobsets(job).items()}
+    children = {number: jobset["metadata"]["uid"] for number, jobset in jobsets(job).items()}
     evicted = evictions(job)
 
     with lose_slice(cluster, job, lost):
@@ -48,8 +48,8 @@ def test_a_lost_slice_is_evicted_alone(train, cluster: Cluster, lost: int) -> No
         assert status["world"]["slices"] == others
         job.wait_for_step(step_of(status) + MORE_STEPS, SHRINK_SECONDS)
         assert {number: pod_of(job, number)["metadata"]["uid"] for number in others} == pods
-        assert {number: one["metadata"]["uid"] for number, one in jobsets(job).items()} == children
-        assert [number for number, one in jobsets(job).items() if one["spec"].get("suspend")] in ([lost], [])
+        assert {number: jobset["metadata"]["uid"] for number, jobset in jobsets(job).items()} == children
+        assert [number for number, jobset in jobsets(job).items() if jobset["spec"].get("suspend")] in ([lost], [])
         assert {number: time for number, time in evictions(job).items() if evicted.get(number) != time}.keys() == {lost}
     assert status["restarts"]["counted"] == 0
     grown = job.wait("training on all slices again", trains_on(NUM_SLICES), GROW_SECONDS)
@@ -97,7 +97,7 @@ def test_a_job_of_a_higher_priority_preempts_elastic_slices_alone(submit, train)
     urgent.wait_for_phase("Succeeded", timeout=300)
     grown = job.wait("training on all slices again", trains_on(NUM_SLICES), GROW_SECONDS)
 
-    assert [one["slices"] for one in attempts_after(grown, before["world"]["generation"])] == [2, NUM_SLICES]
+    assert [attempt["slices"] for attempt in attempts_after(grown, before["world"]["generation"])] == [2, NUM_SLICES]
     assert all(attempt.get("lostSteps", 0) <= 1 for attempt in grown["attempts"])
     assert grown["restarts"]["total"] == 0
 
@@ -114,7 +114,7 @@ def test_repeated_preemptions_lose_no_steps(train, cluster: Cluster, queue_names
         freed = datetime.now(UTC)
         status = job.wait("training on all slices again", trains_on(NUM_SLICES), GROW_SECONDS)
         attempts = attempts_after(status, generation)
-        lost = sum(one.get("lostSteps", 0) for one in attempts)
+        lost = sum(attempt.get("lostSteps", 0) for attempt in attempts)
         shrunk, grown = (datetime.fromisoformat(attempts[index]["started"]) for index in (0, -1))
         seconds = f"{(shrunk - begun).total_seconds():17.1f}  {(grown - freed).total_seconds():15.1f}"
         print(f"{number:10}  {lost:10}  {seconds}  {status['restarts']['total']:8}")

@@ -58,7 +58,7 @@ def assert_trains_on(job: Job, before: Manifest) -> None:
 
 def assert_nothing_lost(status: Manifest) -> None:
     assert status["restarts"]["counted"] == 0
-    assert [one for one in status["attempts"] if one.get("lostSteps", 0) > 1] == []
+    assert [attempt for attempt in status["attempts"] if attempt.get("lostSteps", 0) > 1] == []
 
 
 def stop_queue(cluster: Cluster, policy: str) -> None:
@@ -163,7 +163,7 @@ def test_an_upgrade_of_kueue_ends_no_training(train, cluster: Cluster) -> None:
     assert_nothing_lost(status)
     assert {number: pod_of(job, number)["metadata"]["uid"] for number in range(NUM_SLICES)} == pods
     assert evictions(job) == evicted
-    assert [number for number, one in jobsets(job).items() if one["spec"].get("suspend")] == []
+    assert [number for number, jobset in jobsets(job).items() if jobset["spec"].get("suspend")] == []
 
     set_active(job, (3,), active=False)
     job.wait("training without slice 3", trains_on(NUM_SLICES - 1), SHRINK_SECONDS)

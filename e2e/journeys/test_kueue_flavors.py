@@ -55,7 +55,9 @@ def flavors(cluster: Cluster, queue_namespace: str) -> Iterator[dict[str, str]]:
 
 def find_flavors(job: Job) -> dict[int, str]:
     """Return the flavor by which Kueue admitted each slice."""
-    assigned = {number: one["status"]["admission"]["podSetAssignments"][0] for number, one in workloads(job).items()}
+    assigned = {
+        number: workload["status"]["admission"]["podSetAssignments"][0] for number, workload in workloads(job).items()
+    }
     return {number: assignment["flavors"]["cpu"] for number, assignment in assigned.items()}
 
 
@@ -68,13 +70,13 @@ def assert_selected(job: Job, flavors: dict[str, str]) -> None:
 
 
 def child_uids(job: Job) -> dict[int, str]:
-    return {number: one["metadata"]["uid"] for number, one in jobsets(job).items()}
+    return {number: jobset["metadata"]["uid"] for number, jobset in jobsets(job).items()}
 
 
 def list_jobset_writes(cluster: Cluster, since: datetime) -> list[str]:
     """Return the operator's writes to JobSets since a time."""
     requests = map(parse, cluster.read_requests(since))
-    return [str(one) for one in requests if one.resource == "jobsets" and one.verb in WRITES]
+    return [str(request) for request in requests if request.resource == "jobsets" and request.verb in WRITES]
 
 
 def test_flavors_with_node_labels_select_nodes(submit, cluster: Cluster, flavors: dict[str, str]) -> None:
@@ -100,7 +102,7 @@ def test_flavors_with_node_labels_select_nodes(submit, cluster: Cluster, flavors
     assert all(attempt.get("lostSteps", 0) <= 1 for attempt in grown["attempts"])
     assert child_uids(job) == children
     writes = list_jobset_writes(cluster, trained)
-    assert [one for one in writes if "flavored" in one] == []
+    assert [write for write in writes if "flavored" in write] == []
 
 
 def names_conflict(status: Manifest) -> bool:

@@ -35,7 +35,7 @@ LEASE_LIMIT = timedelta(seconds=LEASE_DURATION_SECONDS + 2 * RETRY_PERIOD_SECOND
 tries again up to one retry after the Lease has expired. The rest of `PROMISED` is for requests on a busy machine."""
 CLEAN_LIMIT = timedelta(seconds=RETRY_PERIOD_SECONDS + 1)
 """Longest time from the release of the Lease to the next leader: one retry, and a second for requests."""
-PATIENCE_SECONDS = 240
+TIMEOUT_SECONDS = 240
 OBSERVED_SECONDS = 15
 """Time after the pause in which the old leader would write: longer than all its periods but that of idle jobs."""
 NOT_OBJECTS = ("tokenreviews", "subjectaccessreviews")
@@ -67,13 +67,13 @@ def job(product: Product, local: LocalCluster) -> Iterator[Job]:
         manifest = load_example("demo", training__steps=1_000_000, checkpoint__uri="/shared/leader")
         job = product.submit(namespace, manifest, name="leader")
         before = job.wait(
-            "steps on all slices", lambda status: is_full(status) and steps_trained(status) > 0, PATIENCE_SECONDS
+            "steps on all slices", lambda status: is_full(status) and steps_trained(status) > 0, TIMEOUT_SECONDS
         )
         product.scale_operator(2)
         try:
             yield job
             trained = step_of(job.status())
-            after = job.wait("a later step", lambda status: step_of(status) > trained, PATIENCE_SECONDS)
+            after = job.wait("a later step", lambda status: step_of(status) > trained, TIMEOUT_SECONDS)
             assert generation_of(after) == generation_of(before)
             assert after["restarts"] == before["restarts"]
             assert len(after["attempts"]) == len(before["attempts"]), "an attempt that goes on has lost no step"
@@ -126,8 +126,12 @@ def wait_for_takeover(product: Product, local: LocalCluster, lost: str, since: d
         timeout=2 * PROMISED.total_seconds(),
     )
     requests = list_requests(local, since)
-    acquired = next(one.at for one in requests if holder_of(one) == leader)
-    routed = next(one.at for one in requests if (one.verb, one.resource, one.name) == ("patch", "pods", leader))
+    acquired = next(request.at for request in requests if holder_of(request) == leader)
+    routed = next(
+        request.at
+        for request in requests
+        if (request.verb, request.resource, request.name) == ("patch", "pods", leader)
+    )
     return Takeover(leader, acquired, routed)
 
 
@@ -152,7 +156,7 @@ def test_killed_leader_is_replaced_within_ten_seconds(product: Product, local: L
     takeover = wait_for_takeover(product, local, lost, killed)
 
     print_takeover("leader killed", killed, takeover)
-    since = [holder_of(one) for one in list_requests(local, killed) if one.at <= takeover.acquired_at]
+    since = [holder_of(request) for request in list_requests(local, killed) if request.at <= takeover.acquired_at]
     assert "" not in since, "a process that is killed cannot release the Lease"
     assert takeover.acquired_at - killed > timedelta(seconds=RENEW_DEADLINE_SECONDS), "a Lease in use was taken"
     assert takeover.acquired_at - killed < LEASE_LIMIT + timedelta(seconds=1)
@@ -167,7 +171,7 @@ def test_leader_that_ends_releases_the_lease(product: Product, local: LocalClust
     takeover = wait_for_takeover(product, local, lost, ended)
 
     print_takeover("leader ended", ended, takeover)
-    released = next(one.at for one in list_requests(local, ended) if holder_of(one) == "")
+    released = next(request.at for request in list_requests(local, ended) if holder_of(request) == "")
     assert timedelta() < takeover.acquired_at - released < CLEAN_LIMIT
 
 
@@ -195,9 +199,9 @@ def test_paused_leader_writes_nothing_when_it_continues(
     assert takeover.acquired_at - begun < LEASE_LIMIT + timedelta(seconds=1)
     assert takeover.routed_at - begun < PROMISED
     requests = list_requests(local, begun)
-    later = [one for one in requests if one.pod == old and one.at > takeover.acquired_at]
-    assert [str(one) for one in later if one.verb in WRITES and one.resource not in NOT_OBJECTS] == []
-    assert any(one.at > continued for one in later), "the old leader reads again, as a standby does"
+    later = [request for request in requests if request.pod == old and request.at > takeover.acquired_at]
+    assert [str(request) for request in later if request.verb in WRITES and request.resource not in NOT_OBJECTS] == []
+    assert any(request.at > continued for request in later), "the old leader reads again, as a standby does"
     assert (product.leader(), is_ready(product, old)) == (takeover.leader, True)
 
 

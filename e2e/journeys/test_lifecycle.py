@@ -49,8 +49,8 @@ def test_nothing_carries_a_finalizer(job: Job) -> None:
     uid = job.read()["metadata"]["uid"]
     objects = [job.read(), *(child for kind in ("jobsets", "jobs", "configmaps") for child in job.children(kind, uid))]
 
-    ours = {o["metadata"]["name"]: o["metadata"].get("finalizers", []) for o in objects}
-    assert all(not finalizers for finalizers in ours.values()), ours
+    finalizers_by_name = {o["metadata"]["name"]: o["metadata"].get("finalizers", []) for o in objects}
+    assert all(not finalizers for finalizers in finalizers_by_name.values()), finalizers_by_name
 
 
 def test_the_step_column_is_true_within_fifteen_seconds(job: Job) -> None:

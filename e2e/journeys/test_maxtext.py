@@ -29,8 +29,8 @@ def test_maxtext_resumes_from_its_checkpoint(product: Product) -> None:
         manifest = load_example("maxtext")
         program, runtime = manifest["spec"]["program"], manifest["spec"]["runtime"]
         program["command"] = [
-            {"/code/maxtext_program.py": target, "steps=2000": f"steps={MANY_STEPS}"}.get(word, word)
-            for word in program["command"]
+            {"/code/maxtext_program.py": target, "steps=2000": f"steps={MANY_STEPS}"}.get(argument, argument)
+            for argument in program["command"]
         ]
         program["steps"] = MANY_STEPS
         manifest["spec"]["runtime"] = runtime | VOLUMES

@@ -12,7 +12,7 @@ from e2e.status import condition, generation_of, is_full, step_of, steps_trained
 
 pytestmark = pytest.mark.cluster
 
-PATIENCE_SECONDS = 180
+TIMEOUT_SECONDS = 180
 NOTICE = "ToBeDeletedByClusterAutoscaler"
 SHRINK_AFTER_SECONDS = 15
 
@@ -36,7 +36,7 @@ def wait_for_one(job: Job, before: Manifest) -> Manifest:
         is_new = generation_of(status) > generation_of(before)
         return is_new and status["display"]["slices"] == "1/2" and steps_trained(status) > 0
 
-    return job.wait("steps on one slice", is_smaller, PATIENCE_SECONDS)
+    return job.wait("steps on one slice", is_smaller, TIMEOUT_SECONDS)
 
 
 @contextmanager

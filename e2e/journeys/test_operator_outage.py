@@ -22,7 +22,7 @@ INVALID_SPEC = {"parallelism": {"ici": {"fsdp": 3}}}
 """Valid by the schema and its rules; only the webhook rejects it."""
 DEAD_WEBHOOK = "jobsets.example.com"
 """Another party's webhook for JobSets, whose service does not exist."""
-PATIENCE_SECONDS = 240
+TIMEOUT_SECONDS = 240
 WEBHOOK_REPAIR_SECONDS = 60 + 30
 """Seconds until the operator checks a new configuration, plus a margin for a busy machine."""
 
@@ -106,7 +106,7 @@ def test_pods_lost_during_an_outage_return_into_one_world(product: Product, name
     before = job.wait(
         "a step on both slices",
         lambda status: is_full(status) and "firstStep" in status["attempts"][-1],
-        PATIENCE_SECONDS,
+        TIMEOUT_SECONDS,
     )
 
     product.scale_operator(0)
@@ -123,7 +123,7 @@ def test_pods_lost_during_an_outage_return_into_one_world(product: Product, name
     after = job.wait(
         "a new step on both slices",
         lambda status: generation_of(status) > generation_of(before) and is_full(status) and steps_trained(status) > 0,
-        PATIENCE_SECONDS,
+        TIMEOUT_SECONDS,
     )
     assert after["restarts"]["total"] == before["restarts"]["total"] + 1
     assert (after["restarts"]["counted"], after["restarts"]["sinceCommit"]) == (0, 0)
@@ -166,9 +166,9 @@ def test_helm_test_succeeds_and_leaves_no_rights(product: Product) -> None:
 
 def test_jobs_are_rejected_while_no_pod_of_the_webhook_answers(product: Product, namespace: str) -> None:
     def scale(replicas: int) -> None:
-        words = ("deployment/trainingjob-operator-webhook", "-n", "trainingjob-system")
-        product.cluster.kubectl("scale", *words, f"--replicas={replicas}")
-        product.cluster.kubectl("rollout", "status", *words, "--timeout=120s")
+        target = ("deployment/trainingjob-operator-webhook", "-n", "trainingjob-system")
+        product.cluster.kubectl("scale", *target, f"--replicas={replicas}")
+        product.cluster.kubectl("rollout", "status", *target, "--timeout=120s")
 
     scale(0)
     try:
@@ -192,9 +192,9 @@ def test_slice_that_is_not_admitted_stops_no_other_slice(product: Product, names
                 steps_trained(status) > 0
                 and f'failed calling webhook "{DEAD_WEBHOOK}"' in condition(status, "Degraded").get("message", "")
             ),
-            PATIENCE_SECONDS,
+            TIMEOUT_SECONDS,
         )
-    full = job.wait("steps on both", lambda status: is_full(status) and steps_trained(status) > 0, PATIENCE_SECONDS)
+    full = job.wait("steps on both", lambda status: is_full(status) and steps_trained(status) > 0, TIMEOUT_SECONDS)
 
     assert alone["world"]["slices"] == [0]
     assert generation_of(full) == generation_of(alone) + 1
@@ -212,7 +212,7 @@ def test_an_upgrade_of_the_operator_changes_nothing_that_trains(product: Product
     Product(product.cluster, {"podAnnotations.release": "next"}).install()
     assert operators.isdisjoint(pod["metadata"]["uid"] for pod in product.operator_pods())
     trained = steps_trained(job.status())
-    after = job.wait("a later step", lambda status: steps_trained(status) > trained, PATIENCE_SECONDS)
+    after = job.wait("a later step", lambda status: steps_trained(status) > trained, TIMEOUT_SECONDS)
 
     assert generation_of(after) == generation_of(before)
     assert after["restarts"] == before["restarts"]
@@ -229,7 +229,9 @@ def test_child_that_is_applied_three_times_is_unchanged(product: Product, namesp
 
     def find_applied() -> Request | None:
         requests = map(parse, product.cluster.read_requests(begun))
-        return next((one for one in requests if one.verb == "patch" and one.resource == "networkpolicies"), None)
+        return next(
+            (request for request in requests if request.verb == "patch" and request.resource == "networkpolicies"), None
+        )
 
     applied = wait_until("the operator to apply the NetworkPolicy", find_applied, timeout=60)
     (before,) = job.children("networkpolicies", uid)

@@ -28,7 +28,7 @@ def test_the_text_is_tokenized_before_the_slices_are_requested(product: Product,
 
     prepared = job.wait("all tokens", lambda status: status.get("prepared"), timeout=60)
     trained = job.wait_for_step(1, timeout=120)
-    (child,) = [one for one in job.children("jobs", uid) if one["metadata"]["name"].endswith("-prep")]
+    (child,) = [child for child in job.children("jobs", uid) if child["metadata"]["name"].endswith("-prep")]
     assert child["status"]["succeeded"] == 2
     assert trained["prepared"] == prepared["prepared"]
     assert trained["data"]["tokens"] > 0

@@ -62,14 +62,14 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("changes", "words"), REFUSED.values(), ids=REFUSED.keys())
-def test_apply_rejects(product: Product, namespace: str, changes: dict[str, Any], words: list[str]) -> None:
+@pytest.mark.parametrize(("changes", "expected"), REFUSED.values(), ids=REFUSED.keys())
+def test_apply_rejects(product: Product, namespace: str, changes: dict[str, Any], expected: list[str]) -> None:
     with pytest.raises(ClusterError) as refusal:
         product.submit(namespace, load_example("demo", **changes), name="refused")
 
     answer = str(refusal.value)
     print(answer)  # source of the table in the final report
-    assert all(word in answer for word in words), answer
+    assert all(text in answer for text in expected), answer
 
 
 def test_apply_rejects_a_name_that_no_pod_can_have(product: Product, namespace: str) -> None:
@@ -197,7 +197,7 @@ def prepared(product: Product, namespace: str) -> None:
 @pytest.mark.usefixtures("prepared")
 @pytest.mark.parametrize("case", FAILED)
 def test_condition_reports_problems_that_only_a_host_finds(submit: Submit, case: str) -> None:
-    changes, words = FAILED[case]
+    changes, expected = FAILED[case]
     own_folder = f"/shared/{case.replace(' ', '-')}"  # a folder belongs to the first job that writes into it
     manifest = load_example("fixed", **({"checkpoint__uri": own_folder} | changes))
     job = submit(manifest)
@@ -205,7 +205,7 @@ def test_condition_reports_problems_that_only_a_host_finds(submit: Submit, case:
 
     message = condition(status, "Failed")["message"]
     print(message)
-    assert all(word in message for word in words), message
+    assert all(text in message for text in expected), message
     assert status["restarts"]["total"] == 0
 
 
@@ -225,14 +225,14 @@ PENDING: dict[str, tuple[dict[str, Any], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("changes", "words"), PENDING.values(), ids=PENDING.keys())
-def test_condition_reports_why_pods_do_not_start(submit: Submit, changes: dict[str, Any], words: list[str]) -> None:
+@pytest.mark.parametrize(("changes", "expected"), PENDING.values(), ids=PENDING.keys())
+def test_condition_reports_why_pods_do_not_start(submit: Submit, changes: dict[str, Any], expected: list[str]) -> None:
     manifest = load_example("fixed", checkpoint__uri="/shared/pending", **changes)
     job = submit(manifest)
 
     status = job.wait(
-        "the reason in words",
-        lambda status: all(word in condition(status, "Running").get("message", "") for word in words),
+        "the reason in the condition",
+        lambda status: all(text in condition(status, "Running").get("message", "") for text in expected),
         timeout=90,
     )
     assert condition(status, "Running")["status"] == "False"

@@ -31,11 +31,13 @@ def lose_and_regain_slice(job: Job, seconds: float = 180) -> Manifest:
 
     `seconds` is the maximum for each of the three worlds to start and train.
     """
-    job.wait("steps on both slices", lambda one: is_full(one) and steps_trained(one) > 2 * SAVE_STEPS, seconds)
+    job.wait("steps on both slices", lambda status: is_full(status) and steps_trained(status) > 2 * SAVE_STEPS, seconds)
     (victim,) = (name for name, pod in job.pods().items() if slice_of(pod) == 1)
     job.cluster.kubectl("delete", "pod", victim, "-n", job.namespace, "--grace-period=0", "--force", "--wait=false")
-    job.wait("a world after the loss", lambda one: len(one["attempts"]) > 1 and steps_trained(one) > 0, seconds)
-    return job.wait("both slices again", lambda one: is_full(one) and steps_trained(one) > SAVE_STEPS, seconds)
+    job.wait(
+        "a world after the loss", lambda status: len(status["attempts"]) > 1 and steps_trained(status) > 0, seconds
+    )
+    return job.wait("both slices again", lambda status: is_full(status) and steps_trained(status) > SAVE_STEPS, seconds)
 
 
 @pytest.mark.soak

@@ -104,7 +104,7 @@ def assert_same_world(job: Job, before: Manifest, phase: str) -> None:
 def run_documented(product: Product, verb: str) -> None:
     """Run the `helm upgrade` to a product, or the `helm rollback`, that docs/operations.md prints."""
     commands = read_commands(ROOT / "docs/operations.md", "Upgrade and roll back")
-    (command,) = (words for words in commands if words[:2] == ["helm", verb])
+    (command,) = (arguments for arguments in commands if arguments[:2] == ["helm", verb])
     if verb == "upgrade":
         tag = product.cluster.operator_image.rpartition(":")[2]
         command = fill_in(command, {"charts/trainingjob": str(product.chart), "TAG": tag})

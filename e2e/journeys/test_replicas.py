@@ -31,7 +31,7 @@ def job(product: Product) -> Iterator[Job]:
 def generations(status: Manifest) -> dict[int, int]:
     """Return the generation of the world of each slice that has one."""
     replicas = status.get("replicas", ())
-    return {one["slice"]: one["world"]["generation"] for one in replicas if not one.get("ended")}
+    return {replica["slice"]: replica["world"]["generation"] for replica in replicas if not replica.get("ended")}
 
 
 def wait_for_rounds(job: Job, after: Manifest, slices: set[int]) -> Manifest:
@@ -48,8 +48,8 @@ def test_a_lost_replica_stops_no_other_and_joins_a_later_round(job: Job, drilled
 
     with power_off_nodes(drilled, list_pool_nodes(job, 1)):
         alone = wait_for_rounds(job, both, {0})
-    again = job.wait("slice 1 to be back", lambda status: set(generations(status)) == {0, 1}, 240)
-    after = wait_for_rounds(job, again, {0, 1})
+    returned = job.wait("slice 1 to be back", lambda status: set(generations(status)) == {0, 1}, 240)
+    after = wait_for_rounds(job, returned, {0, 1})
 
     survivor = generations(both)[0]
     assert generations(alone) == {0: survivor}

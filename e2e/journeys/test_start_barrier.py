@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.soak]
 
 START_TIMEOUT = "40s"
 PLACEMENT_SECONDS = 120
-PATIENCE_SECONDS = 240
+TIMEOUT_SECONDS = 240
 TAINT = "journey/late"
 
 
@@ -76,11 +76,11 @@ def test_two_jobs_that_each_hold_a_part_of_the_nodes_both_train(cluster: Cluster
                     return job
             return None
 
-        winner = wait_until("one of the jobs to train", find_winner, PATIENCE_SECONDS)
+        winner = wait_until("one of the jobs to train", find_winner, TIMEOUT_SECONDS)
         loser = next(job for job in jobs if job is not winner)
         assert loser.name in released
         assert not loser.status().get("restarts", {}).get("total")
 
         winner.delete()
-        loser.wait("steps", lambda status: is_full(status) and steps_trained(status) > 0, PATIENCE_SECONDS)
+        loser.wait("steps", lambda status: is_full(status) and steps_trained(status) > 0, TIMEOUT_SECONDS)
         loser.delete()

@@ -102,13 +102,13 @@ def test_every_slot_of_the_sample_order_is_used_once(disturbed: Job, product: Pr
 
 def test_the_loss_curve_equals_that_of_an_undisturbed_run(disturbed: Job, product: Product, namespace: str) -> None:
     steps = disturbed.status()["progress"]["of"]
-    calm = load_example("demo", **JOB, training__steps=steps, checkpoint__uri="/shared/undisturbed")
-    job = product.submit(namespace, calm, name="undisturbed")
+    undisturbed = load_example("demo", **JOB, training__steps=steps, checkpoint__uri="/shared/undisturbed")
+    job = product.submit(namespace, undisturbed, name="undisturbed")
     status = job.wait_for_phase("Succeeded", timeout=900)
 
-    want = committed_curve(read_metrics(product, job), status["lineage"])
-    seen = committed_curve(read_metrics(product, disturbed), disturbed.status()["lineage"])
-    differences = {step: abs(seen[step]["loss"] - want[step]["loss"]) for step in want}
+    expected = committed_curve(read_metrics(product, job), status["lineage"])
+    actual = committed_curve(read_metrics(product, disturbed), disturbed.status()["lineage"])
+    differences = {step: abs(actual[step]["loss"] - expected[step]["loss"]) for step in expected}
     worst = max(differences, key=lambda step: differences[step])
     print(f"largest difference of loss: {differences[worst]:.2e} at step {worst}")  # for the final report
     assert differences[worst] <= MAX_CURVE_DIFFERENCE

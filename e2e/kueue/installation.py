@@ -115,7 +115,7 @@ def count_used_quota(cluster: LocalCluster) -> int:
     """Return the slices that count against the quota of the ClusterQueue."""
     queue = json.loads(cluster.kubectl("get", "clusterqueue", QUEUE, "-o", "json"))
     flavors = queue["status"].get("flavorsReservation", [])
-    usage = {one["name"]: one["total"] for flavor in flavors for one in flavor["resources"]}
+    usage = {resource["name"]: resource["total"] for flavor in flavors for resource in flavor["resources"]}
     return round(parse_quantity(usage.get("cpu", "0")) * 1000 / SLICE_MILLICPU)
 
 

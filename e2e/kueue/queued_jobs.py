@@ -51,7 +51,7 @@ def render_queued_job(
 def jobsets(job: Job) -> dict[int, Manifest]:
     """Return the JobSets of a job by the number of their first slice."""
     found = job.children("jobsets", job.read()["metadata"]["uid"])
-    return {int(one["metadata"]["labels"]["trainingjob.dev/slice-offset"]): one for one in found}
+    return {int(jobset["metadata"]["labels"]["trainingjob.dev/slice-offset"]): jobset for jobset in found}
 
 
 def pod_of(job: Job, slice_number: int) -> Manifest:
@@ -77,19 +77,23 @@ def lose_slice(cluster: Cluster, job: Job, slice_number: int) -> Iterator[None]:
 
 def workloads(job: Job) -> dict[int, Manifest]:
     """Return the Workloads of a job by the number of the first slice of their JobSets."""
-    numbers = {one["metadata"]["uid"]: number for number, one in jobsets(job).items()}
-    found = {one["metadata"]["ownerReferences"][0]["uid"]: one for one in job.get_json("workloads")["items"]}
-    return {numbers[uid]: one for uid, one in found.items() if uid in numbers}
+    numbers = {jobset["metadata"]["uid"]: number for number, jobset in jobsets(job).items()}
+    found = {
+        workload["metadata"]["ownerReferences"][0]["uid"]: workload for workload in job.get_json("workloads")["items"]
+    }
+    return {numbers[uid]: workload for uid, workload in found.items() if uid in numbers}
 
 
 def evictions(job: Job) -> dict[int, str]:
     """Return the time at which the condition Evicted last changed, by slice. Empty: no slice was ever evicted."""
-    conditions = {number: one.get("status", {}).get("conditions", []) for number, one in workloads(job).items()}
+    conditions = {
+        number: workload.get("status", {}).get("conditions", []) for number, workload in workloads(job).items()
+    }
     return {
-        number: one["lastTransitionTime"]
+        number: condition["lastTransitionTime"]
         for number, items in conditions.items()
-        for one in items
-        if one["type"] == "Evicted"
+        for condition in items
+        if condition["type"] == "Evicted"
     }
 
 
@@ -112,4 +116,4 @@ def trains_on(num_slices: int) -> Callable[[Manifest], bool]:
 
 def attempts_after(status: Manifest, generation: int) -> list[Manifest]:
     """Return the attempts of later worlds."""
-    return [one for one in status["attempts"] if one["generation"] > generation]
+    return [attempt for attempt in status["attempts"] if attempt["generation"] > generation]

@@ -27,7 +27,7 @@ from trainingjob_operator.shell.store import KindStore
 CHART = Path(__file__).parents[2] / "charts/trainingjob"
 VALUES = ("metrics.alerts.enabled=true", "metrics.dashboard.enabled=true")
 OPERATOR_POD, WEBHOOK_POD = "trainingjob-operator-0", "trainingjob-operator-webhook-0"
-PATIENCE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 WELL: dict[str, Any] = {
     "loss": 2.5,
     "tokensPerSecond": 4100.0,
@@ -55,8 +55,8 @@ class Exporters:
         self.operator.leader.set(1)
         self.ports = {pod: free_port() for pod in (OPERATOR_POD, WEBHOOK_POD)}
         self._servers = {
-            pod: start_http_server(port, "127.0.0.1", one.registry)[0]
-            for (pod, port), one in zip(self.ports.items(), (self.operator, self.webhook), strict=True)
+            pod: start_http_server(port, "127.0.0.1", metrics.registry)[0]
+            for (pod, port), metrics in zip(self.ports.items(), (self.operator, self.webhook), strict=True)
         }
 
     def work(self) -> None:
@@ -128,15 +128,15 @@ def read_chart() -> tuple[Any, list[str]]:
     ensure_binaries(["helm"])
     flags = [f"--set={value}" for value in VALUES]
     manifests = [
-        one
-        for one in yaml.safe_load_all(run([binaries_dir() / "helm", "template", "trainingjob", CHART, *flags]))
-        if one
+        manifest
+        for manifest in yaml.safe_load_all(run([binaries_dir() / "helm", "template", "trainingjob", CHART, *flags]))
+        if manifest
     ]
-    (rules,) = [one["spec"] for one in manifests if one["kind"] == "PrometheusRule"]
-    (board,) = [one["data"] for one in manifests if "trainingjob.json" in one.get("data", {})]
+    (rules,) = [manifest["spec"] for manifest in manifests if manifest["kind"] == "PrometheusRule"]
+    (board,) = [manifest["data"] for manifest in manifests if "trainingjob.json" in manifest.get("data", {})]
     panels = json.loads(board["trainingjob.json"])["panels"]
     expressions = [target["expr"] for panel in panels for target in panel["targets"]]
-    return rules, [one.replace("$namespace", ".*").replace("$name", ".*") for one in expressions]
+    return rules, [expression.replace("$namespace", ".*").replace("$name", ".*") for expression in expressions]
 
 
 def check(prometheus: Prometheus, exporters: Exporters, queries: list[str]) -> list[str]:
@@ -153,12 +153,14 @@ def check(prometheus: Prometheus, exporters: Exporters, queries: list[str]) -> l
                 raise ClusterError(", ".join(wrong))
             return True
 
-        wait_until(is_settled, what, seconds=PATIENCE_SECONDS)
+        wait_until(is_settled, what, seconds=TIMEOUT_SECONDS)
 
     def in_states(*states: str) -> list[str]:
         return [name for name, state in prometheus.alert_states().items() if state in states]
 
-    settled(exporters.work, lambda: [one for one in queries if not prometheus.query(one)], "series of all queries")
+    settled(
+        exporters.work, lambda: [query for query in queries if not prometheus.query(query)], "series of all queries"
+    )
     settled(exporters.work, lambda: in_states("pending", "firing"), "no alert to be active while all is well")
     settled(exporters.fail, lambda: in_states("inactive"), "all alerts to be active")
     return list(prometheus.alert_states())

@@ -85,8 +85,8 @@ def running_prometheus(folder: Path, port: int, targets: Mapping[str, int], rule
             try:
                 wait_until(lambda: bool(prometheus.get("rules")), "Prometheus to answer", seconds=START_SECONDS)
             except ClusterError as error:
-                words = (folder / "prometheus.log").read_text()[-2000:]
-                raise ClusterError(f"{error}\n{words}") from error
+                log_end = (folder / "prometheus.log").read_text()[-2000:]
+                raise ClusterError(f"{error}\n{log_end}") from error
             yield prometheus
         finally:
             process.terminate()

@@ -67,7 +67,7 @@ class Server:
 
         async def is_served() -> bool:
             conditions = (await self.request("GET", f"{path}/{name}")).get("status", {}).get("conditions") or []
-            return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
+            return any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)
 
         await until(is_served, f"the API server to serve {name}", START_SECONDS)
 

@@ -88,7 +88,7 @@ async def _create_host(server: Server, limit: asyncio.Semaphore, job: Manifest, 
     }
     ready = {"type": "Ready", "status": "True"}
     state = {"ready": True, "restartCount": 0, "image": "", "imageID": "", "state": {"running": {}}}
-    containers = [{"name": one["name"]} | state for one in template["spec"]["containers"]]
+    containers = [{"name": container["name"]} | state for container in template["spec"]["containers"]]
     slice_number = int(labels[SLICE_OFFSET_LABEL]) + int(labels[JOB_INDEX_LABEL])
     host = Host(number, slice_number, index, name, "", "")
     async with limit:
@@ -101,9 +101,9 @@ async def _create_host(server: Server, limit: asyncio.Semaphore, job: Manifest, 
         )  # fmt: skip
         uid = created["metadata"]["uid"]
         bound = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}
-        asked = {"audiences": [TOKEN_AUDIENCE], "expirationSeconds": 7200, "boundObjectRef": bound}
+        token_spec = {"audiences": [TOKEN_AUDIENCE], "expirationSeconds": 7200, "boundObjectRef": bound}
         path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default/token"
-        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": asked}
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": token_spec}
         token = (await server.request("POST", path, body))["status"]["token"]
     return Host(number, slice_number, index, name, uid, token)
 

@@ -36,19 +36,19 @@ class Answers:
 
 def summarize_answers(answers: Sequence[Exchange], since: float) -> Answers:
     """Return the summary of all answers since a time. Nearly all are held until their time ends."""
-    held = sorted(one.seconds for one in answers if one.at >= since)
+    held = sorted(answer.seconds for answer in answers if answer.at >= since)
     hold = held[len(held) // 2]
     return Answers(len(held), hold, max(held[int(len(held) * 0.99)] - hold, 0.0))
 
 
 def first_answers(answers: Sequence[Exchange], since: float) -> dict[int, float]:
     """Return the time of each host's first answer since a time."""
-    return {one.host: one.at for one in reversed(answers) if one.at >= since}
+    return {answer.host: answer.at for answer in reversed(answers) if answer.at >= since}
 
 
 def last_answers(answers: Sequence[Exchange], until_time: float) -> dict[int, float]:
     """Return the time of each host's last answer before a time."""
-    return {one.host: one.at for one in answers if one.at < until_time}
+    return {answer.host: answer.at for answer in answers if answer.at < until_time}
 
 
 def count_new_errors(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[int, int]:

@@ -60,8 +60,8 @@ def main() -> int:
 def build_text(product: Product) -> str:
     """Write the corpus onto the shared volume, from the packages of the trainer's image; return its sizes as JSON."""
     program = (HERE / "text.py").read_text()
-    words = ("exec", "-i", "-n", NAMESPACE, "reader", "--", "python", "-", "/shared/corpus")
-    return product.cluster.kubectl(*words, stdin=program)
+    arguments = ("exec", "-i", "-n", NAMESPACE, "reader", "--", "python", "-", "/shared/corpus")
+    return product.cluster.kubectl(*arguments, stdin=program)
 
 
 def run_twice(product: Product, name: str, console: Console) -> bool:
@@ -69,10 +69,14 @@ def run_twice(product: Product, name: str, console: Console) -> bool:
     manifest: Manifest = yaml.safe_load((HERE / f"{name}.yaml").read_text())
     names = [evaluation["name"] for evaluation in manifest["spec"]["evaluation"]]
     disturbed = train(product, manifest, names, console, lost_slice=1)
-    calm = f"{name}-undisturbed"
-    manifest["metadata"]["name"] = calm
+    undisturbed_name = f"{name}-undisturbed"
+    manifest["metadata"]["name"] = undisturbed_name
     change(
-        manifest, {"checkpoint__uri": f"/shared/{calm}", "checkpoint__export__huggingFace__uri": f"/shared/{calm}-hf"}
+        manifest,
+        {
+            "checkpoint__uri": f"/shared/{undisturbed_name}",
+            "checkpoint__export__huggingFace__uri": f"/shared/{undisturbed_name}-hf",
+        },
     )
     undisturbed = train(product, manifest, names, console, lost_slice=None)
     draw(IMAGES / f"{name}.svg", name, disturbed, undisturbed)

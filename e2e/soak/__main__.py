@@ -1,6 +1,6 @@
 """A soak: seeded random faults on jobs of this machine, one job after another, and what was found.
 
-`python -m e2e.soak` strikes 1,000 times; `--seconds` ends that after a time, and the job that runs then is trained to
+`python -m e2e.soak` injects 1,000 faults; `--seconds` ends that after a time, and the job that runs then is trained to
 its end and judged; `--seed` gives the first job's seed. Two soaks of one seed draw the same faults; what these find
 running at their moment differs.
 """
@@ -29,27 +29,29 @@ async def soak(num_faults: int, seconds: float, seed: int, folder: Path, console
     begun = time.monotonic()
     until = begun + seconds
     reference = await run_reference(folder / "undisturbed", cache, console)
-    stories: list[SoakResult] = []
+    results: list[SoakResult] = []
     num_injected = 0
     while num_injected < num_faults and time.monotonic() < until:
-        number = seed + len(stories)
-        story = await run_soak_job(number, num_faults - num_injected, until, folder / f"job-{number}", cache, reference)
-        stories.append(story)
-        num_injected += story.faults.total()
-        console.print(
-            f"{time.monotonic() - begun:7.1f} s  job {number}: {story.faults.total()} faults, "
-            f"{len(story.attempts)} worlds in {story.seconds:.1f} s; {num_injected} faults so far"
+        number = seed + len(results)
+        result = await run_soak_job(
+            number, num_faults - num_injected, until, folder / f"job-{number}", cache, reference
         )
-        for problem in story.problems:
+        results.append(result)
+        num_injected += result.faults.total()
+        console.print(
+            f"{time.monotonic() - begun:7.1f} s  job {number}: {result.faults.total()} faults, "
+            f"{len(result.attempts)} worlds in {result.seconds:.1f} s; {num_injected} faults so far"
+        )
+        for problem in result.problems:
             console.print(f"          {problem}", style="bold red", markup=False)
-    return stories
+    return results
 
 
 def main() -> int:
     """Run a soak and print the results; return the exit code, 0 if there were no problems."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--faults", type=int, default=FAULTS, help="how often to strike")
-    parser.add_argument("--seconds", type=float, default=inf, help="strike no more after so many seconds")
+    parser.add_argument("--faults", type=int, default=FAULTS, help="number of faults to inject")
+    parser.add_argument("--seconds", type=float, default=inf, help="inject no fault after so many seconds")
     parser.add_argument("--seed", type=int, default=1, help="seed of the first job; the next ones count up")
     parser.add_argument("--keep", type=Path, help="a folder for the jobs' files and logs; without it they are deleted")
     options = parser.parse_args()
@@ -58,9 +60,9 @@ def main() -> int:
         folder = options.keep or Path(made)
         folder.mkdir(parents=True, exist_ok=True)
         logging.basicConfig(filename=folder / "operators.log", level=logging.INFO)
-        stories = asyncio.run(soak(options.faults, options.seconds, options.seed, folder, console))
-    show(stories, console)
-    return 1 if any(story.problems for story in stories) else 0
+        results = asyncio.run(soak(options.faults, options.seconds, options.seed, folder, console))
+    show(results, console)
+    return 1 if any(result.problems for result in results) else 0
 
 
 if __name__ == "__main__":

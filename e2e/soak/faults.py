@@ -1,4 +1,4 @@
-"""The faults of a soak. Each fault strikes a running job, lasts for a while, and has ended when its function returns.
+"""The faults of a soak. Each fault affects a running job, lasts for a while, and has ended when its function returns.
 
 A fault that finds no target (no process, no second checkpoint) returns False and is not counted.
 """
@@ -86,7 +86,7 @@ async def pause_agent(stage: JobHarness) -> bool:
 
 async def hang_trainer(stage: JobHarness) -> bool:
     """Stop a world's trainer permanently, in any phase."""
-    active = [pids[0] for _, one in stage.containers() if len(pids := list_trainers(one)) > 1]
+    active = [pids[0] for _, container in stage.containers() if len(pids := list_trainers(container)) > 1]
     if active:
         send_signal(SIGSTOP, stage.random.choice(active))
     return bool(active)
@@ -224,7 +224,7 @@ COUNTED_FAULTS: Mapping[str, FaultInjection] = {
 CLOCK_FAULT = "clock turned"
 """Fault that can distort the goodput ledger: an operator started during it uses the wrong clock.
 
-It strikes only jobs whose ledger is judged by that clock.
+It affects only jobs whose ledger is judged by that clock.
 """
 
 

@@ -1,4 +1,4 @@
-"""A job on local processes, with access to every part that a fault can strike."""
+"""A job on local processes, with access to every part that a fault can affect."""
 
 import asyncio
 import contextlib
@@ -97,7 +97,7 @@ class JobHarness:
                 self._workspace,
                 notify=self.wake,
                 save_job=self._save,
-                emit=lambda one: self._note(f"{one.reason}: {one.message}"),
+                emit=lambda event: self._note(f"{event.reason}: {event.message}"),
                 host_return_seconds=self._away_seconds,
             )
             self.gate = ReportProxy(self.machine, self.random, self.witness.record_report)
@@ -137,13 +137,13 @@ class JobHarness:
         key = metadata["namespace"], metadata["name"]
         settings = RenderSettings(trainer_image=IMAGE, rendezvous_url=self._url, ca_pem="")
 
-        def strike() -> None:
+        def fail_at_random() -> None:
             if operator not in self.gate.operators:
                 raise ClusterUnavailableError("this operator is gone")
             if self.api_fails and self.random.random() < API_FAILURE_RATE:
                 raise ClusterUnavailableError("the API server is away")
 
-        api = FlakyCluster(self.machine.cluster, strike)
+        api = FlakyCluster(self.machine.cluster, fail_at_random)
         operator = LocalOperator(key, api, self.machine, lambda: settings, self.now, lambda: self.skew, SECRET)
         self.gate.operators.append(operator)
         self.gate.notify_change()
@@ -160,7 +160,7 @@ class JobHarness:
     def containers(self) -> list[tuple[int, Container]]:
         """Return the running containers with their slice numbers."""
         controllers = self.machine.controllers
-        return [(number, one) for number in range(NUM_SLICES) for one in controllers.containers_of(number)]
+        return [(number, container) for number in range(NUM_SLICES) for container in controllers.containers_of(number)]
 
     def pods(self) -> list[Manifest]:
         """Return the running pods."""
@@ -199,7 +199,7 @@ class JobHarness:
     def describe(self) -> str:
         """Return a summary of the job's state."""
         status, witness = self.status, self.witness
-        running = next((one.message for one in status.conditions if one.type == "Running"), "")
+        running = next((condition.message for condition in status.conditions if condition.type == "Running"), "")
         world = status.world.generation if status.world else 0
         return (
             f"{status.phase} ({status.display.reason}: {running}), generation {world}, step {witness.highest}, "

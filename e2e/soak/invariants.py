@@ -42,7 +42,7 @@ class InvariantChecker:
 def find_problems(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[str]:
     """Yield the violations in a soak, after which every job must have succeeded."""
     if after.phase == "Failed":
-        failed = next((one.message for one in after.conditions if one.type == "Failed"), "")
+        failed = next((condition.message for condition in after.conditions if condition.type == "Failed"), "")
         yield f"the job failed: {failed}"
     yield from find_impossible_states(before, after)
 

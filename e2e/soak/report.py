@@ -22,16 +22,16 @@ def list_recoveries(attempts: Sequence[Attempt]) -> dict[str, list[Attempt]]:
     return dict(found)
 
 
-def show(stories: Sequence[SoakResult], console: Console) -> None:
+def show(results: Sequence[SoakResult], console: Console) -> None:
     """Print the injected faults, the recoveries by reason, and the number of problems."""
-    faults = sum((story.faults for story in stories), Counter())
-    table = Table("fault", "times", title=f"{pluralize(faults.total(), 'fault')} on {pluralize(len(stories), 'job')}")
+    faults = sum((result.faults for result in results), Counter())
+    table = Table("fault", "times", title=f"{pluralize(faults.total(), 'fault')} on {pluralize(len(results), 'job')}")
     for name, times in faults.most_common():
         table.add_row(name, str(times))
     console.print(table)
     recoveries: dict[str, list[Attempt]] = defaultdict(list)
-    for story in stories:
-        for reason, attempts in list_recoveries(story.attempts).items():
+    for result in results:
+        for reason, attempts in list_recoveries(result.attempts).items():
             recoveries[reason] += attempts
     table = Table("world ended by", "times", "back in s: median", "longest", "steps lost: median", "most")
     for reason, attempts in sorted(recoveries.items(), key=lambda item: -len(item[1])):
@@ -40,10 +40,9 @@ def show(stories: Sequence[SoakResult], console: Console) -> None:
         cells = (statistics.median(seconds), max(seconds), statistics.median(lost), max(lost))
         table.add_row(reason, str(len(attempts)), *(f"{cell:.3g}" for cell in cells))
     console.print(table)
-    calms = sorted(seconds for story in stories for seconds in story.seconds_to_recover)
-    if calms:
-        console.print(
-            f"from a burst to the next saved step: median {statistics.median(calms):.1f} s, longest {calms[-1]:.1f} s"
-        )
-    problems = sum(len(story.problems) for story in stories)
+    recovery_seconds = sorted(seconds for result in results for seconds in result.seconds_to_recover)
+    if recovery_seconds:
+        median, longest = statistics.median(recovery_seconds), recovery_seconds[-1]
+        console.print(f"from a burst to the next saved step: median {median:.1f} s, longest {longest:.1f} s")
+    problems = sum(len(result.problems) for result in results)
     console.print(pluralize(problems, "problem"), style="bold red" if problems else "bold green")

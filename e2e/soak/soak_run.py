@@ -56,35 +56,35 @@ async def run_soak_job(
     No burst begins after `until`, a time of the monotonic clock.
     """
     random = Random(seed)  # noqa: S311  # no secret
-    story = SoakResult(seed)
+    result = SoakResult(seed)
     with open_log(folder) as log, capture_errors() as errors:
         begun = time.monotonic()
 
-        def note(line: str) -> None:
-            log.write(f"{time.monotonic() - begun:8.2f}  {line}\n")
+        def note(text: str) -> None:
+            log.write(f"{time.monotonic() - begun:8.2f}  {text}\n")
 
         has_clock_faults = random.random() < 0.3
         stage = JobHarness(make_spec(random), folder, cache, random, random.uniform(0.2, 1.5), note)
         async with stage.running():
             try:
-                await _inject_bursts(stage, story, num_faults, until, is_turned=has_clock_faults, note=note)
+                await _inject_bursts(stage, result, num_faults, until, is_turned=has_clock_faults, note=note)
                 await stage.wait_for("the end", lambda: False, CALM_SECONDS)
                 await stage.wait_for_exit()
             except StateTimeoutError as error:
-                story.problems.append(str(error))
+                result.problems.append(str(error))
         wall = (stage.ended - stage.begun,) * 2
         if has_clock_faults and (start := parse_time(stage.status.start_time)):
             # An operator's ledger excludes clock changes that it observed; one that started later cannot.
             wall = (stage.last - start).total_seconds(), (stage.latest - start).total_seconds()
-        story.attempts = [stage.witness.attempts[number] for number in sorted(stage.witness.attempts)]
-        story.problems += stage.witness.problems
-        if not story.problems:
-            story.problems += check_result(stage.status, stage.lines(), reference, STEPS, wall, stage.outages)
-        story.problems += errors
-        for problem in story.problems:
+        result.attempts = [stage.witness.attempts[number] for number in sorted(stage.witness.attempts)]
+        result.problems += stage.witness.problems
+        if not result.problems:
+            result.problems += check_result(stage.status, stage.lines(), reference, STEPS, wall, stage.outages)
+        result.problems += errors
+        for problem in result.problems:
             note(f"PROBLEM {problem}")
-        story.seconds = time.monotonic() - begun
-    return story
+        result.seconds = time.monotonic() - begun
+    return result
 
 
 def open_log(folder: Path) -> TextIO:
@@ -94,37 +94,37 @@ def open_log(folder: Path) -> TextIO:
 
 
 async def _inject_bursts(
-    stage: JobHarness, story: SoakResult, num_faults: int, until: float, *, is_turned: bool, note: Note
+    stage: JobHarness, result: SoakResult, num_faults: int, until: float, *, is_turned: bool, note: Note
 ) -> None:
     await stage.wait_for("the first saved step", lambda: stage.witness.committed > 0, CALM_SECONDS)
 
     def should_continue() -> bool:
-        is_enough = story.faults.total() >= num_faults or time.monotonic() >= until
+        is_enough = result.faults.total() >= num_faults or time.monotonic() >= until
         return not is_enough and stage.witness.highest < LAST_BURST_STEP and not stage.has_ended
 
     while should_continue():
-        await _burst(stage, story, draw_burst(stage.random, is_turned=is_turned), note)
-        struck, highest = time.monotonic(), stage.witness.highest
+        await _burst(stage, result, draw_burst(stage.random, is_turned=is_turned), note)
+        burst_end, highest = time.monotonic(), stage.witness.highest
         note(f"calm: {stage.describe()}")
         await stage.wait_for(
             f"a saved step above {highest}", lambda above=highest: stage.witness.committed > above, CALM_SECONDS
         )
-        story.seconds_to_recover.append(time.monotonic() - struck)
+        result.seconds_to_recover.append(time.monotonic() - burst_end)
 
 
-async def _burst(stage: JobHarness, story: SoakResult, burst: list[tuple[str, FaultInjection]], note: Note) -> None:
+async def _burst(stage: JobHarness, result: SoakResult, burst: list[tuple[str, FaultInjection]], note: Note) -> None:
     async with asyncio.TaskGroup() as group:
-        for name, strike in burst:
+        for name, inject in burst:
             await asyncio.sleep(stage.random.expovariate(1 / MEAN_FAULT_INTERVAL_SECONDS))
             if stage.has_ended:
                 return
             note(f"{name} at step {stage.witness.highest}")
-            group.create_task(_strike(stage, story, name, strike))
+            group.create_task(_inject(stage, result, name, inject))
 
 
-async def _strike(stage: JobHarness, story: SoakResult, name: str, strike: FaultInjection) -> None:
-    if await strike(stage):
-        story.faults[name] += 1
+async def _inject(stage: JobHarness, result: SoakResult, name: str, inject: FaultInjection) -> None:
+    if await inject(stage):
+        result.faults[name] += 1
 
 
 def draw_burst(random: Random, *, is_turned: bool) -> list[tuple[str, FaultInjection]]:
@@ -140,7 +140,7 @@ async def run_reference(folder: Path, cache: Path, console: Console) -> dict[int
     """Return the losses by step of a job without faults."""
     stage = JobHarness(make_spec(), folder, cache, Random(0), 1.0, lambda line: None)  # noqa: S311
     async with stage.running():
-        await stage.wait_for("the end of a job that nothing strikes", lambda: False, 4 * CALM_SECONDS)
+        await stage.wait_for("the end of a job without faults", lambda: False, 4 * CALM_SECONDS)
         await stage.wait_for_exit()
     losses = {line["step"]: line["loss"] for line in stage.lines()}
     console.print(f"undisturbed: {len(losses)} steps in {stage.ended - stage.begun:.1f} s, loss {losses[STEPS]:.4f}")

@@ -19,7 +19,7 @@ from trainingjob_operator.shell.tls import load_serving_certificate
 HOST = Host(300, 1, 44, "pod", "pod-uid", "token")
 LIMITS = ConnectionLimits(total=8, unauthenticated=8, unauthenticated_per_peer=8)
 TRAIN = b'{"directive":"train","world":{"generation":3,"members":[' + b"0," * 100_000 + b"0]}}"
-PATIENCE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
 def test_a_response_is_parsed_when_it_has_arrived() -> None:
@@ -68,7 +68,7 @@ async def test_an_agent_joins_a_world_and_repeats_a_refused_report(monkeypatch: 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     load_serving_certificate(context, certificates.serving)
     monkeypatch.setattr(agent_load, "FIRST_RETRY_SECONDS", 0.0)
-    async with serving(app, 0, context, LIMITS) as runner, asyncio.timeout(PATIENCE_SECONDS):
+    async with serving(app, 0, context, LIMITS) as runner, asyncio.timeout(TIMEOUT_SECONDS):
         port = next(address[1] for address in runner.addresses if len(address) == 2)
         monkeypatch.setattr(agent_load, "RENDEZVOUS_PORT", port)
         trust = ssl.create_default_context(cadata=certificates.bundle)

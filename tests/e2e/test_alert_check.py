@@ -29,7 +29,7 @@ class FakePrometheus:
 
 @pytest.fixture
 def exporters(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(alert_check, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(alert_check, "TIMEOUT_SECONDS", 0.0)
     made = Exporters()
     yield made
     made.close()

@@ -15,7 +15,7 @@ from trainingjob_operator.core.times import format_time
 
 pytestmark = pytest.mark.slow
 
-PATIENCE_SECONDS = 120.0
+TIMEOUT_SECONDS = 120.0
 SAVE_EVERY = 100
 ENDS = {
     DrillKind.HANG: "HungHost",
@@ -36,7 +36,7 @@ def make_job() -> dict[str, Any]:
 
 async def drill(stage: JobHarness, kind: DrillKind, number: int) -> DrillStatus:
     """Request a drill once the job trains on both slices, and return its outcome."""
-    await stage.wait_for("a world of both slices", lambda: stage.status.display.slices == "2/2", PATIENCE_SECONDS)
+    await stage.wait_for("a world of both slices", lambda: stage.status.display.slices == "2/2", TIMEOUT_SECONDS)
     metadata = stage.machine.cluster.job["metadata"]
     request = DrillRequest(
         id=f"drill-{number}", job_uid=metadata["uid"], kind=kind, seconds=3, requested=format_time(stage.now())
@@ -46,7 +46,7 @@ async def drill(stage: JobHarness, kind: DrillKind, number: int) -> DrillStatus:
     await stage.wait_for(
         f"the end of drill {kind}",
         lambda: len(stage.status.drills) > number and stage.status.drills[number].state not in ("ordered", "injected"),
-        PATIENCE_SECONDS,
+        TIMEOUT_SECONDS,
     )
     return stage.status.drills[number]
 
@@ -63,7 +63,7 @@ async def test_each_drill_is_injected_and_measured(tmp_path: Path) -> None:
     )
     (tmp_path / "cache").mkdir()
     async with stage.running():
-        await stage.wait_for("two saved steps", lambda: stage.witness.committed > SAVE_EVERY, PATIENCE_SECONDS)
+        await stage.wait_for("two saved steps", lambda: stage.witness.committed > SAVE_EVERY, TIMEOUT_SECONDS)
 
         found = [await drill(stage, kind, number) for number, kind in enumerate(ENDS)]
         poisoned = await drill(stage, DrillKind.NAN, len(ENDS))

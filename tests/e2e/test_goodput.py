@@ -6,7 +6,7 @@ import pytest
 
 from e2e.benchmarks.goodput import (
     SAVE_EVERY,
-    Lived,
+    JobRun,
     StartupTimes,
     compare,
     compute_ideal_goodput,
@@ -43,7 +43,7 @@ def make_attempt(generation: int, slices: int, **seconds: float) -> Attempt:
     return Attempt(generation=generation, slices=slices, seconds=seconds, **began)
 
 
-def make_lived(status: TrainingJobStatus) -> Lived:
+def make_lived(status: TrainingJobStatus) -> JobRun:
     """Return a job with a world of two slices, one of one, and again one of two."""
     lines = [
         *make_lines(1, 1, SAVE_EVERY + 20, 10.0, 0.2),
@@ -57,7 +57,7 @@ def make_lived(status: TrainingJobStatus) -> Lived:
         make_attempt(4, 1, recovering=0.5),  # died before its first step
     ]
     saved = 10.0 + 0.2 * SAVE_EVERY + 0.3
-    return Lived(status, attempts, lines, {SAVE_EVERY: saved}, [4.0, 3.0, 5.0], SECONDS)
+    return JobRun(status, attempts, lines, {SAVE_EVERY: saved}, [4.0, 3.0, 5.0], SECONDS)
 
 
 def test_the_pace_is_read_off_what_a_job_left_behind() -> None:

@@ -12,15 +12,15 @@ from trainingjob_operator.core.times import format_time
 
 pytestmark = pytest.mark.slow
 
-PATIENCE_SECONDS = 120.0
+TIMEOUT_SECONDS = 120.0
 
 
 async def test_a_trace_of_all_hosts_interrupts_no_world(tmp_path: Path) -> None:
     stage = JobHarness(make_job(), tmp_path / "job", tmp_path / "cache", Random(1), 1.0, print)  # noqa: S311
     (tmp_path / "cache").mkdir()
     async with stage.running():
-        await stage.wait_for("a world of both slices", lambda: stage.status.display.slices == "2/2", PATIENCE_SECONDS)
-        await stage.wait_for("a saved step", lambda: stage.witness.committed > 0, PATIENCE_SECONDS)
+        await stage.wait_for("a world of both slices", lambda: stage.status.display.slices == "2/2", TIMEOUT_SECONDS)
+        await stage.wait_for("a saved step", lambda: stage.witness.committed > 0, TIMEOUT_SECONDS)
         generation = stage.status.world.generation if stage.status.world else 0
         metadata = stage.machine.cluster.job["metadata"]
         request = InspectionRequest(
@@ -29,7 +29,7 @@ async def test_a_trace_of_all_hosts_interrupts_no_world(tmp_path: Path) -> None:
         )  # fmt: skip
         stage.machine.cluster.annotate(**{INSPECTION_ANNOTATION: request.model_dump_json(by_alias=True)})
         stage.wake()
-        await stage.wait_for("two traces", lambda: len(list_traces(tmp_path)) >= 2, PATIENCE_SECONDS)
+        await stage.wait_for("two traces", lambda: len(list_traces(tmp_path)) >= 2, TIMEOUT_SECONDS)
 
         assert stage.status.world
         assert stage.status.world.generation == generation

@@ -27,7 +27,7 @@ class Target:
         self._record("wait")
 
     async def lose(self, loss: Loss[str]) -> Pause:
-        return self._record(loss.strike)
+        return self._record(loss.inject)
 
     async def recover(self, loss: Loss[str]) -> Pause:
         return self._record("recover")

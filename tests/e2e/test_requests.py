@@ -60,7 +60,7 @@ CASES: dict[str, tuple[list[Event], list[str]]] = {
         [event("list", "deployments")],
         ["nothing needs this: 12:00:00 list deployments n/x: 200 "],
     ),
-    "a Secret of somebody": ([event("get", "secrets")], ["not its own: 12:00:00 get secrets n/x: 200 "]),
+    "a Secret of somebody": ([event("get", "secrets")], ["in another namespace: 12:00:00 get secrets n/x: 200 "]),
     "an invalid object": (
         [event("create", "jobsets", {"metadata": OWNED}, code=422, message="bad")],
         ["refused: 12:00:00 create jobsets n/x: 422 bad"],
@@ -95,9 +95,12 @@ CASES: dict[str, tuple[list[Event], list[str]]] = {
     ),
     "deleted whoever has the name": ([event("delete", "pods", {})], ["deleted by its name alone: "]),
     "a status over another": ([status(version="")], ["written over whatever is there: "]),
-    "a child without a job": ([event("create", "jobsets", {"metadata": {}}, code=201)], ["made for nobody: "]),
+    "a child without a job": ([event("create", "jobsets", {"metadata": {}}, code=201)], ["created without an owner: "]),
     "a preparation": ([event("create", "jobs", {"metadata": {"name": "x", **OWNED}}, code=201)], []),
-    "a preparation without a job": ([event("create", "jobs", {"metadata": {}}, code=201)], ["made for nobody: "]),
+    "a preparation without a job": (
+        [event("create", "jobs", {"metadata": {}}, code=201)],
+        ["created without an owner: "],
+    ),
     "a preparation made twice": (
         [event("create", "jobs", {"metadata": {"name": "x", **OWNED}}, code=201)] * 2,
         ["jobs/n/x was created 2 times, and deleted 0 times"],
@@ -110,8 +113,11 @@ CASES: dict[str, tuple[list[Event], list[str]]] = {
         [],
     ),
     "a job that the operator creates": ([event("create", "trainingjobs", {"metadata": {}})], ["nothing needs this: "]),
-    "a policy without a job": ([event("patch", "networkpolicies", {"metadata": {}})], ["made for nobody: "]),
-    "a configuration without a job": ([event("create", "configmaps", {"metadata": {}})], ["made for nobody: "]),
+    "a policy without a job": ([event("patch", "networkpolicies", {"metadata": {}})], ["created without an owner: "]),
+    "a configuration without a job": (
+        [event("create", "configmaps", {"metadata": {}})],
+        ["created without an owner: "],
+    ),
     "a configuration that changes": (
         [event("patch", "configmaps", {"metadata": OWNED})],
         ["changed in place: "],

@@ -12,7 +12,7 @@ from trainingjob_api.protocol import STARTUP_PHASES, HostReport, Phase
 
 pytestmark = pytest.mark.slow
 
-PATIENCE_SECONDS = 240.0
+TIMEOUT_SECONDS = 240.0
 MEETING = (Phase.CONNECTING, Phase.RESTORING, Phase.COMPILING)
 """What ends with a meeting of all processes, none of which has made a step."""
 
@@ -56,10 +56,10 @@ async def test_host_that_stalls_before_the_first_step_is_named(number: int, earl
     (tmp_path / "cache").mkdir()
     standbys: set[int] = set()
     async with stage.running():
-        await stage.wait_for("both slices", lambda: stage.status.display.slices == "2/2", PATIENCE_SECONDS)
-        await stage.wait_for("a saved step", lambda: stage.witness.committed > 0, PATIENCE_SECONDS)
+        await stage.wait_for("both slices", lambda: stage.status.display.slices == "2/2", TIMEOUT_SECONDS)
+        await stage.wait_for("a saved step", lambda: stage.witness.committed > 0, TIMEOUT_SECONDS)
         stage.gate.listeners.append(lambda report: standbys.update([report.slice] if report.standby else []))
-        await stage.wait_for("standbys on both hosts", lambda: standbys == {0, 1}, PATIENCE_SECONDS)
+        await stage.wait_for("standbys on both hosts", lambda: standbys == {0, 1}, TIMEOUT_SECONDS)
         still = StandStill(stage, number, early=early)
         stage.gate.listeners.append(still.hear)
         (container,) = stage.machine.controllers.containers_of(1 - number)
@@ -68,7 +68,7 @@ async def test_host_that_stalls_before_the_first_step_is_named(number: int, earl
         await stage.wait_for(
             "a world after the one that stood still",
             lambda: bool(still.world) and stage.witness.generation > still.world,
-            PATIENCE_SECONDS,
+            TIMEOUT_SECONDS,
         )
 
     cause = stage.witness.attempts[still.world].cause

@@ -71,7 +71,7 @@ OPERATOR_GUARANTEES = (
     Mutation(
         "the model of requests permits duplicate creations",
         "e2e/api_audit.py",
-        "        if times > 1 + gone[target]:\n",
+        "        if times > 1 + deleted[target]:\n",
         "        if False:\n",
         ("tests/e2e/test_requests.py::test_forbidden_requests_of_an_operator",),
     ),
