@@ -31,7 +31,7 @@ class Format(NamedTuple):
 
 
 RECORD_FIELDS = ("column", "messages", "tools", "prompt", "completion", "chosen", "rejected", "on_bad_record")
-"""Fields of a source that say what its records hold."""
+"""Fields of a source that describe its records."""
 
 FORMATS: dict[FormatName, Format] = {
     "text": Format("UTF-8 file", "**/*.txt", is_decompressed=True),

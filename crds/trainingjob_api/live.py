@@ -106,11 +106,11 @@ def with_live_fields(spec: TrainingJobSpec, live: LiveFields) -> TrainingJobSpec
 
 def describe_changes(before: LiveFields, after: LiveFields) -> list[str]:
     """Return the differences as text: `training.steps is 500, was 300`."""
-    if before == after:  # the common case, asked for at every reconciliation
+    if before == after:  # the common case, at every reconciliation
         return []
     old, new = dict(_list_values(before)), dict(_list_values(after))
     changed = [path for path, value in new.items() if old.get(path) != value]
-    return [f"spec.{path} is {_show(new[path])}, was {_show(old.get(path))}" for path in changed]
+    return [f"spec.{path} is {_format_value(new[path])}, was {_format_value(old.get(path))}" for path in changed]
 
 
 def _read(value: Any, path: tuple[str, ...]) -> Any:
@@ -142,11 +142,11 @@ def _list_values(live: LiveFields) -> Iterator[tuple[str, Any]]:
             yield field_path, value
 
 
-def _show(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, Strict):
-        return f"{{{', '.join(f'{to_camel(name)}: {_show(field_value)}' for name, field_value in value)}}}"
+        return f"{{{', '.join(f'{to_camel(name)}: {_format_value(field_value)}' for name, field_value in value)}}}"
     if isinstance(value, tuple):
-        return f"[{', '.join(map(_show, value))}]"
+        return f"[{', '.join(map(_format_value, value))}]"
     if isinstance(value, float):
         return f"{value:g}"
     return "unset" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

@@ -47,7 +47,7 @@ class Field:
     default: Default = Required()
     """Value of a `config.json` without the key."""
     values: Mapping[str, Any] | None = None
-    """Our value of each value of the key. None: the same."""
+    """Value of the model section for each value of the key. None: the same."""
 
     def read(self, config: Config, section: Section) -> None:
         """Copy the value from a `config.json` into a model section.

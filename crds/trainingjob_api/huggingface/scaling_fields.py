@@ -73,14 +73,14 @@ def read_scaling(scaling: Config, key: str, max_positions: int | None) -> Sectio
 def write_scaling(scaling: Section) -> dict[str, Any]:
     """Return the scaling of a `config.json`."""
     kind = scaling["type"]
-    written: dict[str, Any] = {"rope_type": kind, "factor": scaling["factor"]}
+    fields: dict[str, Any] = {"rope_type": kind, "factor": scaling["factor"]}
     if kind != "linear":
-        written["original_max_position_embeddings"] = scaling["originalLength"]
+        fields["original_max_position_embeddings"] = scaling["originalLength"]
     for name, path in KEYS[kind].items():
         value = get_path(scaling, path)
         if value is not None and (name, value) != ("truncate", True):  # the default, which older versions lack
-            written[name] = value
-    return written
+            fields[name] = value
+    return fields
 
 
 def scale_yarn(factor: float, mscale: float) -> float:

@@ -1,4 +1,4 @@
-"""Named activations of a layer: what rematerialization may save for the backward pass instead of computing it again.
+"""Named activations of a layer: what rematerialization may save for the backward pass instead of recomputing it.
 
 The names are those of the products of matrices, of the input of a layer and of what attention reads. A part states the
 bytes and the FLOPs of each of its activations. The trainer gives arrays these names.

@@ -152,7 +152,7 @@ class CausalAttention(Part):
         return CausalScope(self.options.window, self.options.chunk)
 
     def ring(self, length: int, shards: int) -> Ring:
-        """Return the ring of so many devices along `context` for sequences of a length."""
+        """Return the ring of a number of devices along `context` for sequences of a length."""
         return find_ring(length, shards, self.scope)
 
     def choose_kernel(self, shard: Shard) -> KernelChoice[KernelName]:

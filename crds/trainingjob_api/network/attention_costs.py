@@ -31,7 +31,7 @@ class ScoreCosts:
     backward_bytes: int
     """Gradients of what the forward pass saved."""
     workspace_bytes: int = 0
-    """Temporary values of the backward pass, also of a layer that is computed again."""
+    """Temporary values of the backward pass, also of a recomputed layer."""
 
 
 _BLOCK_LIMITS: Mapping[KernelName, tuple[int, int]] = {

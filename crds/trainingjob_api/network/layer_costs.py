@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # a layer has these costs
 
 
 class LayerCosts:
-    """What one layer costs a device per token, whichever activations it saves."""
+    """Costs of one layer on a device per token, for any choice of saved activations."""
 
     def __init__(self, block: "Block", shard: Shard) -> None:
         parts = block.parts.values()
@@ -46,7 +46,7 @@ class LayerCosts:
         is_scaled = block.quantized is not None and block.quantized.type == "int8"
         scaling = block.mlp.scaling_bytes(shard) if is_scaled and isinstance(block.mlp, RoutedMlp) else 0
         self.recomputed: RecomputedLayer | None = None
-        """What lives in the backward pass of a layer that is computed again; None: what is saved, and workspace."""
+        """Memory of the backward pass of a recomputed layer. None: the saved values and the workspace."""
         if block.attention.stores_no_scores(shard):
             num_norms = sum([isinstance(part, HiddenNorm) for part in parts])
             hidden_bytes = block.attention.width * shard.compute_bytes

@@ -55,5 +55,5 @@ BY_WIDTH = InitRule()
 
 
 def resolve_init(options: MatrixInit, num_layers: int) -> InitRule:
-    """Return the rule of options in a model of so many layers."""
+    """Return the rule of options in a model with a number of layers."""
     return InitRule(options.std, options.scale or 1.0, 2 * num_layers if options.scale_by_depth else 1)

@@ -101,7 +101,7 @@ class Block:
         return self._on(shard).activations
 
     def flops(self, shard: Shard, saved: SavedActivations | None = None) -> PassFlops:
-        """Return the FLOPs of one device per token in one layer; None: nothing is computed again."""
+        """Return the FLOPs of one device per token in one layer; None: nothing is recomputed."""
         flops, recomputed = self._on(shard).flops, 0
         adapted = self._adaptation_flops(shard, saved)
         if saved is not None and not self.is_forward_only:
@@ -157,7 +157,7 @@ class Block:
         return {}
 
     def _on(self, shard: Shard) -> LayerCosts:
-        """Return the costs on a device. A search for a mesh asks for each of them hundreds of times."""
+        """Return the costs on a device. A search for a mesh reads each of them hundreds of times."""
         known = self._costs.get(shard.key)
         if known is None:
             known = self._costs[shard.key] = LayerCosts(self, shard)

@@ -62,12 +62,12 @@ class PassFlops:
 
 @dataclass(frozen=True)
 class PartTraffic:
-    """What a part sends between devices per token and run, apart from its parameters."""
+    """Traffic of a part between devices per token and run, without its parameters."""
 
     tensor_sums: float = 0
     """All-reduced hidden states over `tensor`, forward and backward."""
     recomputed_sums: int = 0
-    """Those of them that are repeated if the projection of the output is computed again."""
+    """Those of them that are repeated if the output projection is recomputed."""
     separate_sums: float = 0
     """Those that XLA for CPUs adds in the backward pass: it sums the gradients of matrices that read the same input one
     by one."""
@@ -80,7 +80,7 @@ class PartTraffic:
     gathered_tokens: float = 0
     """All-gathers of the hidden states along `expert`, in each direction of each pass."""
     recomputed_tokens: float = 0
-    """All-gathers of the hidden states along `expert` in a layer that is computed again."""
+    """All-gathers of the hidden states along `expert` in a recomputed layer."""
     gathered_sums: float = 0
     """All-reduces over `tensor` of the hidden states that are gathered along `expert`."""
 
@@ -94,7 +94,7 @@ class GradientInput:
     num_bytes: int
     """Bytes per token on one device, part of `Part.saved_bytes`."""
     activation: SavedName | None = None
-    """Its name for rematerialization, which does not compute it again without these gradients."""
+    """Its name for rematerialization, which does not recompute it without these gradients."""
 
     def nest(self, prefix: str) -> "GradientInput":
         """Return the same value of a part inside another one."""
@@ -102,7 +102,7 @@ class GradientInput:
 
 
 def find_product(matrix: Tensor, shard: Shard, slots: float = 1.0) -> Activation:
-    """Return the product of a matrix per token, or for so many capacity slots per token."""
+    """Return the product of a matrix per token, or for a number of capacity slots per token."""
     size, input_size = matrix.gathered_size(shard.ways), 1
     for dim_index in matrix.input_dims:
         axis, dim = matrix.axes[dim_index], matrix.shape[dim_index]
@@ -128,11 +128,11 @@ class Part(ABC):
         """Return the values of `saved_bytes` that only gradients of the part's tensors need."""
 
     def backward_bytes(self, shard: Shard) -> int:
-        """Return the bytes per token of the gradients that live beside what `saved_bytes` counts."""
+        """Return the bytes per token of gradients that exist together with the values of `saved_bytes`."""
         return 0
 
     def recomputed_bytes(self, shard: Shard) -> int:
-        """Return the bytes per token that the backward pass of a layer that is computed again holds at once on TPUs."""
+        """Return the most bytes per token of the backward pass of a recomputed layer on TPUs."""
         return self.saved_bytes(shard)
 
     def workspace_bytes(self, shard: Shard) -> int:
@@ -165,5 +165,5 @@ class Part(ABC):
         return tensor.size
 
     def traffic(self, length: int) -> PartTraffic:
-        """Return what the part sends between devices."""
+        """Return the traffic of the part between devices."""
         return PartTraffic()

@@ -45,9 +45,9 @@ def quantize(network: Network, quantization: Quantization) -> Network:
 
 
 def count_quantized_flops(block: Block, shard: Shard, saved: SavedActivations | None, *, forward_runs: int = 1) -> int:
-    """Return the FLOPs of quantized matmuls of one device per token in one layer; None: nothing is computed again.
+    """Return the FLOPs of quantized matmuls of one device per token in one layer; None: nothing is recomputed.
 
-    `forward_runs`: how often the layer runs forward, beside what is computed again.
+    `forward_runs`: how often the layer runs forward, without recomputation.
     """
     if block.quantized is None:
         return 0
@@ -64,7 +64,7 @@ def count_quantized_flops(block: Block, shard: Shard, saved: SavedActivations | 
 
 
 def _is_repeated(block: Block, tensor: Tensor, saved: SavedActivations) -> bool:
-    """Return whether the backward pass computes the product of a matrix again."""
+    """Return whether the backward pass recomputes the matmul of a matrix."""
     if isinstance(block.mlp, RoutedMlp):
         has_name = tensor.decay is not DecayClass.EXPERT or block.mlp.experts.dispatch == "capacity"
         return not has_name or PRODUCTS[tensor.local_name] not in saved.names

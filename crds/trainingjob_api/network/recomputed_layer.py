@@ -1,4 +1,4 @@
-"""Memory of the backward pass of a layer that is computed again, as compiled programs for accelerators show it.
+"""Memory of the backward pass of a recomputed layer, as compiled programs for accelerators show it.
 
 No value of a norm exists in float32, since XLA fuses norms with the operations around them. The MLP releases its values
 before the gradients of the attention begin. XLA for TPUs also fuses the activation of an MLP into its matmuls. It does
@@ -33,12 +33,12 @@ def count_stream_bytes(width_bytes: int, num_norms: int, stream_shards: int) -> 
 
 @dataclass(frozen=True)
 class RecomputedLayer:
-    """Bytes per token that live on a device in the backward pass of one layer."""
+    """Bytes per token on a device in the backward pass of one layer."""
 
     stream: int
     """Values of the residual stream's width."""
     attention: int
-    """What the gradients of the attention need. It lives throughout."""
+    """Values that the gradients of the attention need, during the whole pass."""
     mlp: int
     """The most that the backward pass of the MLP holds."""
     mlp_of_shards: int

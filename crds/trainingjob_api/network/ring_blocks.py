@@ -56,13 +56,13 @@ class RingStep:
     """One step of a ring."""
 
     distance: int
-    """A device has the keys of the device that is so many places before it."""
+    """A device has the keys of the device that is this many positions before it."""
     pairs: tuple[tuple[Pair, ...], ...]
     """Pairs of blocks of queries and keys with a visible score, for each device."""
 
 
 def find_ring(length: int, shards: int, scope: CausalScope) -> Ring:
-    """Return the ring of so many devices for sequences of a length."""
+    """Return the ring of a number of devices for sequences of a length."""
     return Ring(length, shards, find_block(length // (2 * shards), scope), scope)
 
 

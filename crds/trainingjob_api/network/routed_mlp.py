@@ -209,7 +209,7 @@ class RoutedMlp(Part):
     def activations(self, shard: Shard) -> tuple[Activation, ...]:
         """Return the products of the matrices: those of experts for each capacity slot, also an empty one.
 
-        The products of dropless experts have no names: they are computed again.
+        The products of dropless experts have no names: they are recomputed.
         """
         if self.experts.dispatch == "dropless":
             return self.shared.activations(shard) if self.shared else ()
@@ -258,7 +258,7 @@ class RoutedMlp(Part):
     def scaling_bytes(self, shard: Shard) -> int:
         """Return the bytes per token of int8 products of dropless experts, in int32, and of the scales of their rows.
 
-        Those of the two input projections exist at once. XLA was seen to hold them all.
+        Those of the two input projections exist at once: programs that XLA compiled hold them all.
         """
         if self.experts.dispatch == "capacity":
             return 0

@@ -47,13 +47,13 @@ _BUCKETS = {"gs": "gs", "gcs": "gs", "s3": "s3", "s3a": "s3", "s3n": "s3"}
 _FILES = (SOURCE_PATH, TOKENIZER_PATH, TEMPLATE_PATH)
 """Patterns of files that may be in a bucket."""
 _WILDCARD = re.compile(r"[*?\[\]{}]")
-_STRANGE_BUCKET = re.compile(r"[^a-z0-9._-]+")
+_ILLEGAL_IN_BUCKET = re.compile(r"[^a-z0-9._-]+")
 _OTHER_STORE = "must be a path in the pod. What is elsewhere must be copied to a volume first: " + _VOLUME
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/{1,3}(?!/)(.*)", re.DOTALL)
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _FOLDERS = ("data", "shared", "mnt", "corpus", "runs", "checkpoints", "home", "tmp", "archive", "datasets", "text")
 _FILE = re.compile(r"\.(json|txt|model|bin)$")
-_STRANGE = re.compile(r"[^A-Za-z0-9_@%+=:,./-]+")
+_ILLEGAL_IN_PATH = re.compile(r"[^A-Za-z0-9_@%+=:,./-]+")
 PLAIN_PATH = r"^/([A-Za-z0-9_@%+=:,.-]+/?)*$"
 
 
@@ -82,7 +82,7 @@ def correct_path(
         return "must be a path of Linux: folders are separated by `/`.", ()
     if not is_plain:
         return None
-    illegal = dict.fromkeys(character for found in _STRANGE.findall(path) for character in found)
+    illegal = dict.fromkeys(character for found in _ILLEGAL_IN_PATH.findall(path) for character in found)
     if illegal:
         names = ", ".join(_name(character) for character in illegal)
         return f"must hold letters, digits and `_@%+=:,.-` only, but has {names}.", _cleaned_if_different(path)
@@ -111,7 +111,7 @@ def _correct_files(bucket_scheme: str, scheme: str, rest: str, pattern: str) -> 
     """Return the error of the URI of files in a bucket. `bucket_scheme` is the scheme that the trainer reads."""
     bucket, _, name = rest.strip("/").partition("/")
     fixed, wildcards = _cut_wildcards(name) if pattern == SOURCE_PATH else (name, "")
-    nearest = f"{bucket_scheme}://{_STRANGE_BUCKET.sub('-', bucket.lower()).strip('-._')}{_clean(fixed).rstrip('/')}"
+    nearest = f"{bucket_scheme}://{_ILLEGAL_IN_BUCKET.sub('-', bucket.lower()).strip('-._')}{_clean(fixed).rstrip('/')}"
     named = (as_text(nearest),) if re.fullmatch(pattern, nearest) else ()
     if wildcards:
         return f"must not contain wildcards: write `pattern: {as_text(wildcards)}`.", named
@@ -141,7 +141,7 @@ def _correct_folder(scheme: str, rest: str) -> Correction:
     if bucket_scheme is None:
         message = f"must begin with gs:// or s3://, or be a path in the pod: there is no store for {scheme}://."
         return message, (as_text(_clean(rest)),) if scheme == "file" else ()
-    nearest = f"{bucket_scheme}://{_STRANGE_BUCKET.sub('-', bucket.lower()).strip('-._')}{_clean(folder or 'run')}"
+    nearest = f"{bucket_scheme}://{_ILLEGAL_IN_BUCKET.sub('-', bucket.lower()).strip('-._')}{_clean(folder or 'run')}"
     named = (as_text(nearest),) if re.fullmatch(STORE_URI, nearest) else ()
     if scheme != bucket_scheme:
         return f"must begin with {bucket_scheme}://.", named
@@ -166,7 +166,7 @@ def _cleaned_if_different(path: str) -> tuple[str, ...]:
 
 def _clean(path: str) -> str:
     """Return a path with `-` in place of illegal characters, and without empty folder names."""
-    parts = (_STRANGE.sub("-", part).strip("-") for part in path.split("/"))
+    parts = (_ILLEGAL_IN_PATH.sub("-", part).strip("-") for part in path.split("/"))
     return "/" + "/".join(part for part in parts if part)
 
 

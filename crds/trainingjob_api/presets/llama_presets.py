@@ -18,7 +18,7 @@ SIZE_8B = dims(vocab=LLAMA3_VOCAB, layers=32, embed=4096, mlp=14336, heads=32, k
 SIZE_70B = dims(vocab=LLAMA3_VOCAB, layers=80, embed=8192, mlp=28672, heads=64, kv_heads=8)
 
 
-def _instructed(name: str, repository: str, parameters: int, model: Section) -> tuple[Preset, Preset]:
+def _base_and_instruct(name: str, repository: str, parameters: int, model: Section) -> tuple[Preset, Preset]:
     """Return a base model of Llama 3.1 and the one that follows instructions, which is the same network."""
     base, instructed = (
         Preset(f"{name}{suffix}", hub(f"{repository}{suffix}"), parameters, 131072, model)
@@ -53,8 +53,8 @@ PRESETS = (
     ),
     Preset("llama3-8b", hub("meta-llama/Meta-Llama-3-8B"), 8_030_261_248, 8192, SIZE_8B | LLAMA3),
     Preset("llama3-70b", hub("meta-llama/Meta-Llama-3-70B"), 70_553_706_496, 8192, SIZE_70B | LLAMA3),
-    *_instructed("llama3.1-8b", "meta-llama/Llama-3.1-8B", 8_030_261_248, SIZE_8B | scale_rope(8.0)),
-    *_instructed("llama3.1-70b", "meta-llama/Llama-3.1-70B", 70_553_706_496, SIZE_70B | scale_rope(8.0)),
+    *_base_and_instruct("llama3.1-8b", "meta-llama/Llama-3.1-8B", 8_030_261_248, SIZE_8B | scale_rope(8.0)),
+    *_base_and_instruct("llama3.1-70b", "meta-llama/Llama-3.1-70B", 70_553_706_496, SIZE_70B | scale_rope(8.0)),
     Preset(
         name="llama3.1-405b",
         source=hub("meta-llama/Llama-3.1-405B"),

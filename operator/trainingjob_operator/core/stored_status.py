@@ -23,5 +23,5 @@ def read_status(job: Manifest) -> TrainingJobStatus:
 
 def write_status(status: TrainingJobStatus) -> Manifest:
     """Return a status as a JSON manifest without unset fields."""
-    written: Manifest = status.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return written
+    manifest: Manifest = status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return manifest

@@ -88,7 +88,7 @@ def test_compared_layers_pass_alternating_stages_both_ways(make_spec: MakeSpec) 
 
     hidden = spec.training.sequence_length * 64 * FLOAT_BYTES[spec.precision.compute]
     assert after.residuals_per_sequence - before.residuals_per_sequence == 2 * 4 * hidden
-    assert after.taught_per_sequence - before.taught_per_sequence == 2 * hidden
+    assert after.teacher_per_sequence - before.teacher_per_sequence == 2 * hidden
     assert more > 2 * sent
 
 

@@ -183,7 +183,7 @@ def _list_repairs(seen: Observed, training: Sequence[int]) -> tuple[ChildOperati
         *(
             DeleteJob(job, f"recreating slice {job.slice}: {reason}")
             for job in settled_jobs
-            if job not in lost and (reason := _find_forgotten_host(seen, job, training))
+            if job not in lost and (reason := _find_host_without_pod(seen, job, training))
         ),
     )
 
@@ -223,7 +223,7 @@ def _is_delayed_by_back_off(seen: Observed, job: ChildJob, training: Sequence[in
     return len(present_hosts) < len(idle.hosts) and _back_off_seconds(job.num_failed) > max_wait
 
 
-def _find_forgotten_host(seen: Observed, job: ChildJob, training: Sequence[int]) -> str:
+def _find_host_without_pod(seen: Observed, job: ChildJob, training: Sequence[int]) -> str:
     """Return the message about a host that Kubernetes' Job controller has forgotten to create; empty if it has not.
 
     A deletion that finds the controller still waiting is repeated. The controller waits for five minutes at most.

@@ -52,9 +52,9 @@ def find_injection_order(status: TrainingJobStatus, world: World) -> InjectionOr
     return None
 
 
-def list_pods_to_delete(seen: Observed, written: TrainingJobStatus) -> tuple[DeletePod, ...]:
+def list_pods_to_delete(seen: Observed, new_status: TrainingJobStatus) -> tuple[DeletePod, ...]:
     """Return the pods to delete for a drill that has just been written."""
-    new = _find_new_operator_drill(seen, written)
+    new = _find_new_operator_drill(seen, new_status)
     if new is None or new.kind is DrillKind.OPERATOR_DOWN:
         return ()
     targets = [
@@ -66,24 +66,24 @@ def list_pods_to_delete(seen: Observed, written: TrainingJobStatus) -> tuple[Del
     return tuple(DeletePod(member_view.pod, force=force) for member_view in targets if member_view.pod)
 
 
-def refuse_drill(seen: Observed, written: TrainingJobStatus, error: str) -> TrainingJobStatus:
+def refuse_drill(seen: Observed, new_status: TrainingJobStatus, error: str) -> TrainingJobStatus:
     """Return the status after the API server refused to delete every pod of a drill: no pod was deleted."""
-    new = _find_new_operator_drill(seen, written)
+    new = _find_new_operator_drill(seen, new_status)
     if new is None:
-        return written
+        return new_status
     message = f"the API server rejected the deletion of its pod: {error}"[:MAX_MESSAGE]
     refused = {"state": "refused", "injected": None, "message": message}
-    drills = tuple(drill.model_copy(update=refused) if drill.id == new.id else drill for drill in written.drills)
-    return written.model_copy(update={"drills": drills})
+    drills = tuple(drill.model_copy(update=refused) if drill.id == new.id else drill for drill in new_status.drills)
+    return new_status.model_copy(update={"drills": drills})
 
 
-def operator_pause_seconds(seen: Observed, written: TrainingJobStatus) -> float:
+def operator_pause_seconds(seen: Observed, new_status: TrainingJobStatus) -> float:
     """Return the seconds that the operator must not serve this job, for a drill that has just been written."""
-    new = _find_new_operator_drill(seen, written)
+    new = _find_new_operator_drill(seen, new_status)
     return float(new.seconds) if new and new.kind is DrillKind.OPERATOR_DOWN else 0.0
 
 
-def _find_new_operator_drill(seen: Observed, written: TrainingJobStatus) -> DrillStatus | None:  # None: no new drill
+def _find_new_operator_drill(seen: Observed, new_status: TrainingJobStatus) -> DrillStatus | None:  # None: no new drill
     known = {drill.id for drill in seen.status.drills}
-    new = [drill for drill in written.drills if drill.id not in known and drill.state == "injected"]
+    new = [drill for drill in new_status.drills if drill.id not in known and drill.state == "injected"]
     return new[0] if new else None

@@ -36,8 +36,8 @@ FAILURE_REASONS = frozenset({*FailureReason, Reason.HUNG_HOST, Reason.CONTAINER_
 def find_repeated_failure(seen: Observed, end: WorldEnd) -> RepeatedFailures:
     """Return the earlier failures that, with this one, show that every restart would fail; empty if none do."""
     cause = end.cause
-    is_place_known = cause.step is not None or not seen.has_stepped
-    if cause.reason not in REPEATABLE or not is_place_known:
+    is_step_known = cause.step is not None or not seen.has_stepped
+    if cause.reason not in REPEATABLE or not is_step_known:
         return ()
     repeated = tuple(
         attempt
@@ -70,6 +70,6 @@ def _list_failures(seen: Observed) -> RepeatedFailures:
 def _are_equal_failures(attempt: Attempt, before: Cause, cause: Cause) -> bool:
     """Return whether two worlds failed for the same reason at the same step, or both before their first step."""
     has_stepped = (attempt.last_step or 0) > (attempt.first_step or 0)
-    is_place_known = before.step is not None or not has_stepped
+    is_step_known = before.step is not None or not has_stepped
     same = (before.reason, before.message, before.step) == (cause.reason, cause.message, cause.step)
-    return is_place_known and same
+    return is_step_known and same

@@ -82,7 +82,7 @@ def decide_replicas(
             "probation": update_probation(plan, view, end, now),
         }
         if isinstance(decision, Claim):
-            decision = _leave_bad_node(plan, seen, view, decision, nodes)
+            decision = _move_off_bad_node(plan, seen, view, decision, nodes)
         if isinstance(decision, Claim):
             generation = decision.world.generation
         status = status.model_copy(update=changes)
@@ -197,7 +197,7 @@ def _limit_to_slice(outcome: WorldOutcome) -> WorldDecision:
             return outcome
 
 
-def _leave_bad_node(plan: Plan, seen: Observed, view: Observed, claim: Claim, faults: Faults) -> WorldDecision:
+def _move_off_bad_node(plan: Plan, seen: Observed, view: Observed, claim: Claim, faults: Faults) -> WorldDecision:
     """Return a wait in place of the next world of a slice on a bad node, if the job can train without the slice.
 
     The slice is then recreated on other nodes. Its view cannot show that: a world of one slice has no other to choose.

@@ -31,12 +31,12 @@ MAX_MESSAGE_LENGTH = 256
 
 
 def treat_as_rollback(plan: Plan, end: WorldEnd) -> WorldEnd:
-    """Return the end of a world, as a planned one if the spec asks for a rollback."""
+    """Return the end of a world, as a planned one if the spec requires a rollback."""
     return replace(end, is_counted=False, is_planned=True) if requires_rollback(plan, end.cause) else end
 
 
 def requires_rollback(plan: Plan, cause: Cause) -> bool:
-    """Return whether the spec asks for a rollback after an end."""
+    """Return whether the spec requires a rollback after an end."""
     protection = plan.spec.protection
     if cause.step is None:
         return False

@@ -14,8 +14,8 @@ IDLE_CORES = 0.1
 """CPU cores below which a process is idle. Threads that only keep connections alive use a hundredth of a core."""
 BUSY_CORES = 0.5
 """CPU cores above which a process computes or busy-waits."""
-MIN_ALIKE = 2
-"""Number of processes that must be alike before a differing one is the outlier."""
+MIN_EQUAL = 2
+"""Number of processes that must agree before a differing one is the outlier."""
 
 type EvidenceList = Sequence[Diagnostics | None]
 """Diagnostics of each member, in the order of the members. None: not collected."""
@@ -57,7 +57,7 @@ def find_blocking_member(
         return _single_match(storage, "its process waits for storage")
     idle = _filter_evidence(known, lambda diagnostics: diagnostics.cores < IDLE_CORES)
     busy = _filter_evidence(known, lambda diagnostics: diagnostics.cores > BUSY_CORES)
-    if len(idle) + len(busy) < len(known) or max(len(idle), len(busy)) < MIN_ALIKE:
+    if len(idle) + len(busy) < len(known) or max(len(idle), len(busy)) < MIN_EQUAL:
         return None
     return _single_match(idle, "only its process is idle") or _single_match(busy, "only its process is busy")
 

@@ -24,7 +24,7 @@ type Reason = Literal["SlowStep", "CpuStarved"]
 MIN_DIFFERENCE, MIN_KEPT_DIFFERENCE = 0.25, 0.15
 """Difference to the next host, as a share of time, from which a straggler is named and stays named. Noise is lower."""
 MAX_RATIO = 0.5
-"""Maximum ratio of the smaller to the larger of two metrics. Above it the hosts are alike and there is no straggler."""
+"""Maximum ratio of the smaller to the larger of two metrics. Above it there is no straggler."""
 
 
 class HostMetric(NamedTuple):
@@ -81,7 +81,7 @@ def describe_straggler(straggler: Straggler) -> str:
 def _find_outlier(
     member_views: Sequence[MemberView], reason: Reason, known: Straggler | None
 ) -> DetectedStraggler | None:
-    """Return the one host whose metric differs from all others'."""
+    """Return the only host whose metric differs from all others'."""
     read, is_most = METRICS[reason]
     measured = [
         (share, member_view)

@@ -45,7 +45,7 @@ def find_termination_notice(node: Manifest | None, added_signals: Sequence[NodeS
 
 
 def find_avoid_signal(node: Manifest | None, added_signals: Sequence[NodeSignal]) -> str:
-    """Return the added signal that asks to place nothing new on a node. Empty: there is none."""
+    """Return the added signal that keeps new pods away from a node. Empty: there is none."""
     return _find_signal(node, _select_signals(tuple(added_signals), "avoid"))
 
 

@@ -104,7 +104,7 @@ class Slice:
 
     @property
     def avoid_signals(self) -> tuple[str, ...]:
-        """Return a description of each signal on its nodes that asks to place nothing new there."""
+        """Return a description of each signal on its nodes that keeps new pods away."""
         pods = (host.pod for host in self.hosts if host.pod)
         return tuple(f"node {pod.node} has {pod.avoid_signal}" for pod in pods if pod.avoid_signal)
 
@@ -148,7 +148,7 @@ class Observed:
     preparation: PreparationJob | None = None
     """The Job of the preparation phase. None: it does not exist."""
     avoided_nodes: frozenset[str] = frozenset()
-    """Nodes of the cluster whose signals ask to place nothing new there."""
+    """Nodes of the cluster with signals that keep new pods away."""
     replicas: tuple["Observed", ...] = ()
     """The view of each slice that trains as a replica. Empty: one world spans all slices."""
     job_nodes: frozenset[str] = frozenset()

@@ -73,7 +73,7 @@ class Pod:
     termination_notice: str = ""
     """Termination notice of its node. Empty: there is none."""
     avoid_signal: str = ""
-    """Signal of its node that asks to place nothing new there. Empty: there is none."""
+    """Signal of its node that keeps new pods away. Empty: there is none."""
     fault_signal: str = ""
     """Signal of its node that reports a fault. Empty: there is none."""
     is_node_cordoned: bool = False

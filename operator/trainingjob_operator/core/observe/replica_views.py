@@ -98,7 +98,7 @@ def _view_status(status: TrainingJobStatus, number: int) -> TrainingJobStatus:
         update={
             "world": replica.world if replica else None,
             "restarts": replica.restarts if replica else Restarts(),
-            "attempts": _end_forgotten(attempts, replica),
+            "attempts": _add_missing_end(attempts, replica),
             "drills": drills,
             "waiting": None,
             "phase": "Resizing" if replica and replica.reason in DRAIN_REASONS else "",
@@ -107,7 +107,7 @@ def _view_status(status: TrainingJobStatus, number: int) -> TrainingJobStatus:
     )
 
 
-def _end_forgotten(attempts: tuple[Attempt, ...], replica: ReplicaStatus | None) -> tuple[Attempt, ...]:
+def _add_missing_end(attempts: tuple[Attempt, ...], replica: ReplicaStatus | None) -> tuple[Attempt, ...]:
     """Return the attempts of a slice with the end of its newest world, which the status may have no attempt of."""
     if replica is None or replica.ended is None:
         return attempts

@@ -3,7 +3,7 @@
 Real steps are slower than peak rates allow: matmuls reach about 80 % of their peak, kernels have gaps, and collectives
 overlap only in part. The share differs by generation more than by model, so each generation has one share. It is the
 middle of the shares of published runs, which `tests/core/planner/test_calibration.py` plans one by one. It scales all
-candidates of a job alike, so that it changes no choice.
+candidates of a job equally, so that it changes no choice.
 """
 
 from collections.abc import Mapping

@@ -99,7 +99,7 @@ class DeviceMemory:
     """Residuals that all layers save for the backward pass, per sequence."""
     kept_inputs_per_sequence: int
     """Inputs of a stage that wait for their backward pass, per sequence. 0: a stage keeps residuals alone."""
-    taught_per_sequence: int
+    teacher_per_sequence: int
     """Hidden states of the teacher that all microbatches keep, per sequence. 0: `residuals_per_sequence` has them."""
     offloaded_per_sequence: int
     """Residuals that all layers save in the memory of the host, per sequence."""
@@ -157,7 +157,7 @@ class DeviceMemory:
         return self.chunked_loss, *self.peak_points[1:]
 
     def _saved_per_sequence(self, saved_microbatches: int, microbatches: int) -> int:
-        saved = saved_microbatches * self.residuals_per_sequence + microbatches * self.taught_per_sequence
+        saved = saved_microbatches * self.residuals_per_sequence + microbatches * self.teacher_per_sequence
         return saved + self.kept_inputs_per_sequence
 
     def max_sequences(
@@ -270,7 +270,7 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
         residuals_per_sequence=residuals * pipelined // 10
         + tapped
         + (0 if alternates else teacher.hidden_per_sequence),
-        taught_per_sequence=teacher.hidden_per_sequence if alternates else 0,
+        teacher_per_sequence=teacher.hidden_per_sequence if alternates else 0,
         kept_inputs_per_sequence=kept_inputs * program.compute_bytes,
         offloaded_per_sequence=offloaded,
         gathered_embedding=table,
@@ -362,7 +362,7 @@ def _chunk_bytes(program: Workload, logits: int, numbers: int) -> tuple[int, int
 
 
 def _max_whole_sequences(memory: Memory, numbers: int) -> int:
-    """Return the sequences up to which logits are whole, where each sequence has so many of them."""
+    """Return the sequences up to which logits are whole, given the number of logits per sequence."""
     if memory.loss_chunks == 1:
         return MAX_SEQUENCES
     return 0 if memory.loss_chunks else MAX_LOGITS_BYTES // (FLOAT32 * numbers)

@@ -36,7 +36,7 @@ class LazySizeOutcomes(Mapping[int, SizeOutcome]):
         self._outcomes = outcomes
 
     def with_outcome(self, num_slices: int, outcome: SizeOutcome, num_plans: int = 0) -> "LazySizeOutcomes":
-        """Return these sizes with the outcome of one size replaced, for which so many plans were made."""
+        """Return these sizes with the outcome of one size replaced, after `num_plans` plans."""
         return LazySizeOutcomes(self._planner, self._outcomes | {num_slices: outcome}, self._num_extra + num_plans)
 
     @property

@@ -70,10 +70,10 @@ def plan_snapshots(
 
 def max_snapshot_bytes(spec: TrainingJobSpec, layouts: Iterable[Layout]) -> int:
     """Return the bytes of one snapshot on a host at the size where it is largest; 0 if there are no layouts."""
-    return _find_most(snapshot_bytes, spec, layouts)
+    return _max_at_any_size(snapshot_bytes, spec, layouts)
 
 
-def _find_most(
+def _max_at_any_size(
     count: Callable[[TrainingJobSpec, Layout], int], spec: TrainingJobSpec, layouts: Iterable[Layout]
 ) -> int:
     split = {tuple(_state_degrees(spec, layout).values()): layout for layout in layouts}  # most differ in `data` alone
@@ -118,7 +118,7 @@ def _state_bytes(spec: TrainingJobSpec, layout: Layout, params: Iterable[Tensor]
 
 
 def is_snapshot_compatible(spec: TrainingJobSpec, source: Layout, target: Layout) -> bool:
-    """Return whether a snapshot of one size can be restored at another: both shard the state alike."""
+    """Return whether a snapshot of one size can be restored at another: both shard the state equally."""
     return _state_degrees(spec, source) == _state_degrees(spec, target)
 
 
@@ -182,7 +182,7 @@ def max_save_bytes(plan: Plan) -> int:
     The hosts that hold one replica of the state write that replica. Each of them writes as much as its snapshot of the
     replica holds.
     """
-    return _find_most(save_bytes, plan.spec, _list_layouts(plan))
+    return _max_at_any_size(save_bytes, plan.spec, _list_layouts(plan))
 
 
 def max_first_save_bytes(plan: Plan) -> int:

@@ -176,7 +176,7 @@ class _SearchKey:
 
 
 @dataclass(frozen=True)
-class Searched:
+class SearchResult:
     """The result of a search, and its cost."""
 
     choice: Choice | None
@@ -196,16 +196,16 @@ class MeshSearch:
     max_host_bytes: int | None = None
     """Host memory that a device may take, if the search moves the state of the optimizer there. None: it does not."""
 
-    def run(self) -> Searched:
+    def run(self) -> SearchResult:
         """Return the result."""
         return _run_search(self)
 
 
 @lru_cache(maxsize=256)
-def _run_search(search: MeshSearch) -> Searched:
+def _run_search(search: MeshSearch) -> SearchResult:
     counter = PlanCounter(search.max_host_bytes)
     choice = _search(search, search.key.spec, search.shape, counter)
-    return Searched(choice, counter.num_plans)
+    return SearchResult(choice, counter.num_plans)
 
 
 def _search(search: MeshSearch, spec: TrainingJobSpec, shape: SliceShape, counter: PlanCounter) -> Choice | None:

@@ -1,19 +1,19 @@
-"""How many bytes a device sends in a train step, over which network and along which mesh axes, from the spec alone.
+"""Bytes that a device sends in a train step, by network and mesh axes, derived from the spec alone.
 
-The bytes of a collective are those of `device_group`. What is sent:
+`device_group` counts the bytes of a collective. The collectives of a step are:
 
-- Along the axes that split parameters at rest (fsdp, expert, context): each layer's matrices are gathered for the way
-  forward and for the way back, and their gradients are summed, in every microstep and in the format of computation;
-  the head is gathered once, and its gradients are summed in float32. The embedding table is gathered whole; each
-  device sums a part of its gradient's width, for which the gradient of the stream is exchanged.
-- Along tensor: the stream is summed after attention and after the MLP, forward and back, and once behind the head.
-- Along context: keys and values are gathered, their gradients summed. In a ring they are passed on, in the backward
-  pass with their gradients in float32. Along expert: tokens go to their places and back.
-- Along stage: the stream moves on to the next stage, and its gradient back, each with sums that pick who reads it.
-- Along data: the float32 gradients are summed, once a step.
+- Along the axes that shard stored parameters (fsdp, expert, context): an all-gather of each layer's matrices in the
+  forward and in the backward pass, and a reduction of their gradients, per microbatch and in the compute format. The
+  LM head is gathered once, and its gradients are reduced in float32. The embedding table is gathered as a whole. Each
+  device reduces a part of its gradient's width, which needs an exchange of the hidden states' gradient.
+- Along tensor: all-reduces of the hidden states after attention and MLP, in both passes, and once after the LM head.
+- Along context: an all-gather of keys and values, and a reduction of their gradients. Ring attention sends them around
+  the ring, in the backward pass with their gradients in float32. Along expert: dispatch of tokens, and the combine.
+- Along stage: the hidden states go to the next stage, and their gradient to the previous one, each with an all-reduce.
+- Along data: an all-reduce of the float32 gradients, once per step.
 
-The rest is what compilers were seen to do (libtpu 0.0.52, jaxlib 0.12.0.1). XLA for CPUs sends everything in float32.
-Of matrices whose matmuls are quantized, the narrow values are gathered.
+The other terms follow programs that compilers emitted (libtpu 0.0.52, jaxlib 0.12.0.1). XLA for CPUs sends everything
+in float32. Matrices of quantized matmuls are gathered in the narrow format.
 """
 
 import math
@@ -157,7 +157,7 @@ class _StepTraffic:
             yield from context.all_reduce(size / fsdp.size)
 
     def _copy_traffic(self, leaf: Tensor, ring: DeviceGroup, size: int) -> Iterator[Traffic]:
-        """Yield what a matrix of dropless experts sends after its first gather.
+        """Yield the traffic of a matrix of dropless experts after its first all-gather.
 
         The backward pass reads the gathered copy, unless it recomputes the layer. No matmul is decomposed: the program
         gathers and scatters explicitly.
@@ -258,7 +258,7 @@ class _StepTraffic:
         return [part.traffic(self._workload.length) for part in block.parts.values()]
 
     def _count_runs(self, count: int, *, is_module: bool = False) -> int:
-        """Return how often a device runs so many layers in a step, or the bytes of all layers for all its runs.
+        """Return how often a device runs a number of layers in a step, or the bytes of all layers in all its runs.
 
         Modules of further tokens run as often as the LM head.
         """

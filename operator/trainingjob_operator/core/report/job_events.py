@@ -79,12 +79,12 @@ class JobEvent:
     is_warning: bool = False
 
 
-def make_directive(plan: Plan, seen: Observed, decision: Decision, written: TrainingJobStatus) -> JobDirective:
+def make_directive(plan: Plan, seen: Observed, decision: Decision, new_status: TrainingJobStatus) -> JobDirective:
     """Return the directive to a job's hosts. The status must be written before."""
-    if written.completion_time is not None:
-        return JobDirective(Directive.FINISH, outcome=describe_outcome(written))
+    if new_status.completion_time is not None:
+        return JobDirective(Directive.FINISH, outcome=describe_outcome(new_status))
     if isinstance(decision, RunReplicas):
-        return _direct_replicas(plan, seen, decision, written)
+        return _direct_replicas(plan, seen, decision, new_status)
     if isinstance(decision, Claim):
         return JobDirective(Directive.TRAIN, decision.world)
     if seen.world is None or isinstance(decision, EndWorld):
@@ -94,7 +94,7 @@ def make_directive(plan: Plan, seen: Observed, decision: Decision, written: Trai
         Directive.LEAVE if drain else Directive.TRAIN,
         seen.world,
         collects_diagnostics=isinstance(decision, CollectDiagnostics),
-        injection_order=find_injection_order(written, seen.world),
+        injection_order=find_injection_order(new_status, seen.world),
         inspection=seen.inspection,
         moves=drain is not None and drain.drains_to_memory,
         standby_worlds=plan_hot_standby_worlds(plan, seen),
@@ -102,7 +102,7 @@ def make_directive(plan: Plan, seen: Observed, decision: Decision, written: Trai
     )
 
 
-def _direct_replicas(plan: Plan, seen: Observed, decision: RunReplicas, written: TrainingJobStatus) -> JobDirective:
+def _direct_replicas(plan: Plan, seen: Observed, decision: RunReplicas, new_status: TrainingJobStatus) -> JobDirective:
     """Return the directives for the worlds of all slices. Traces of the first host are those of the first slice."""
     inspected = [replica.view.slices[0].number for replica in decision.replicas if replica.view.world]
     if seen.inspection and seen.inspection.hosts == "first":
@@ -113,7 +113,7 @@ def _direct_replicas(plan: Plan, seen: Observed, decision: RunReplicas, written:
         view = replica.view
         inspection = seen.inspection if view.slices[0].number in inspected else None
         view_with_inspection = replace(view, inspection=inspection)
-        directive = make_directive(plan.of_one_slice, view_with_inspection, replica.decision, written)
+        directive = make_directive(plan.of_one_slice, view_with_inspection, replica.decision, new_status)
         directives.append(replace(directive, live_slices=live_slices))
     return JobDirective(
         Directive.TRAIN if decision.world else Directive.WAIT,
@@ -137,7 +137,7 @@ def describe_outcome(status: TrainingJobStatus) -> str:
 
 
 def list_events(
-    plan: Plan, seen: Observed, decision: Decision, written: TrainingJobStatus, refusal: ObjectProblem | None
+    plan: Plan, seen: Observed, decision: Decision, new_status: TrainingJobStatus, refusal: ObjectProblem | None
 ) -> tuple[JobEvent, ...]:
     """Return the events of one reconciliation. No decision depends on them."""
     events = [JobEvent(refusal.reason, refusal.message, is_warning=True)] if refusal else []
@@ -145,23 +145,23 @@ def list_events(
     known = {record.node: record.faults for record in seen.status.nodes}
     events += [
         JobEvent(Reason.BAD_NODE, describe_bad_node(plan, seen, record), is_warning=True)
-        for record in written.nodes
+        for record in new_status.nodes
         if record.faults >= MIN_FAULTS and record.faults > known.get(record.node, 0)
     ]
     events += [
         JobEvent(Reason.ROLLED_BACK, describe_rollback(rollback), is_warning=True)
-        for rollback in written.rollbacks[len(seen.status.rollbacks) :]
+        for rollback in new_status.rollbacks[len(seen.status.rollbacks) :]
     ]
-    events += _decision_events(plan, seen, decision, written)
+    events += _decision_events(plan, seen, decision, new_status)
     events += [
-        *_drill_events(seen, written),
-        *_straggler_events(seen, written),
-        *_skipped_update_events(seen, written),
-        *_preparation_events(seen, written),
-        *_data_events(seen, written),
+        *_drill_events(seen, new_status),
+        *_straggler_events(seen, new_status),
+        *_skipped_update_events(seen, new_status),
+        *_preparation_events(seen, new_status),
+        *_data_events(seen, new_status),
     ]
-    events += [*_failing_save_events(plan, seen, written), *_failing_backup_events(plan, seen, written)]
-    events += _failing_export_events(plan, seen, written)
+    events += [*_failing_save_events(plan, seen, new_status), *_failing_backup_events(plan, seen, new_status)]
+    events += _failing_export_events(plan, seen, new_status)
     for view in seen.replicas or (seen,):
         events += [*_damaged_checkpoint_events(view), *_backup_restore_events(plan, view)]
         events += _initialization_events(view)
@@ -176,7 +176,7 @@ def _end_events(decision: Decision) -> list[JobEvent]:
     return [JobEvent(end.cause.reason, end.cause.message, is_warning=True)]
 
 
-def _decision_events(plan: Plan, seen: Observed, decision: Decision, written: TrainingJobStatus) -> list[JobEvent]:
+def _decision_events(plan: Plan, seen: Observed, decision: Decision, new_status: TrainingJobStatus) -> list[JobEvent]:
     """Return the events of a decision that differs from the one before."""
     match decision:
         case RunReplicas(replicas):
@@ -185,7 +185,7 @@ def _decision_events(plan: Plan, seen: Observed, decision: Decision, written: Tr
                 for replica in replicas
                 for event in (
                     *_end_events(replica.decision),
-                    *_decision_events(plan, replica.view, replica.decision, written),
+                    *_decision_events(plan, replica.view, replica.decision, new_status),
                 )
             ]
         case Claim(world, why):
@@ -198,7 +198,9 @@ def _decision_events(plan: Plan, seen: Observed, decision: Decision, written: Tr
             return [JobEvent(reason, message)]
         case CollectDiagnostics(reason, message) if seen.status.display.reason != Reason.COLLECTING_DIAGNOSTICS:
             return [JobEvent(reason, message)]
-        case Wait(reason, message) if is_released(decision) and _count_releases(written) > _count_releases(seen.status):
+        case Wait(reason, message) if is_released(decision) and _count_releases(new_status) > _count_releases(
+            seen.status
+        ):
             return [JobEvent(reason, message, is_warning=True)]
         case Succeed():
             return [JobEvent(Reason.COMPLETED, describe_completion(plan, seen))]
@@ -230,63 +232,63 @@ def _is_restoring(seen: Observed) -> bool:
     return bool(attempts) and attempts[-1].first_step is None
 
 
-def _drill_events(seen: Observed, written: TrainingJobStatus) -> list[JobEvent]:
+def _drill_events(seen: Observed, new_status: TrainingJobStatus) -> list[JobEvent]:
     """Return the events of drills whose state changed."""
     before = {drill.id: drill.state for drill in seen.status.drills}
     return [
         JobEvent(Reason.DRILL, describe_drill(drill), is_warning=drill.state == "injected")
-        for drill in written.drills
+        for drill in new_status.drills
         if drill.state != before.get(drill.id)
     ]
 
 
-def _straggler_events(seen: Observed, written: TrainingJobStatus) -> list[JobEvent]:
+def _straggler_events(seen: Observed, new_status: TrainingJobStatus) -> list[JobEvent]:
     """Return the event of a new straggler."""
-    before, now = seen.status.straggler, written.straggler
+    before, now = seen.status.straggler, new_status.straggler
     if now is None or (before is not None and before.since == now.since):
         return []
     return [JobEvent(Reason.SLOW_HOST, describe_straggler(now), is_warning=True)]
 
 
-def _skipped_update_events(seen: Observed, written: TrainingJobStatus) -> list[JobEvent]:
+def _skipped_update_events(seen: Observed, new_status: TrainingJobStatus) -> list[JobEvent]:
     """Return the event of frequent skipped updates, once they become frequent."""
-    message = describe_skipped_updates(written.progress)
+    message = describe_skipped_updates(new_status.progress)
     is_new = message and not describe_skipped_updates(seen.status.progress)
     return [JobEvent(Reason.UPDATES_SKIPPED, message, is_warning=True)] if is_new else []
 
 
-def _preparation_events(seen: Observed, written: TrainingJobStatus) -> list[JobEvent]:
+def _preparation_events(seen: Observed, new_status: TrainingJobStatus) -> list[JobEvent]:
     """Return the event of a preparation phase that is complete."""
-    is_new = written.prepared is not None and seen.status.prepared is None
+    is_new = new_status.prepared is not None and seen.status.prepared is None
     return [JobEvent(Reason.PREPARED, "all text is tokenized; requesting slices")] if is_new else []
 
 
-def _data_events(seen: Observed, written: TrainingJobStatus) -> list[JobEvent]:
+def _data_events(seen: Observed, new_status: TrainingJobStatus) -> list[JobEvent]:
     """Return the events of new warnings about the dataset."""
     before = seen.status.data.warnings if seen.status.data else ()
-    now = written.data.warnings if written.data else ()
+    now = new_status.data.warnings if new_status.data else ()
     return [JobEvent(Reason.UNUSUAL_DATA, warning, is_warning=True) for warning in now if warning not in before]
 
 
-def _failing_save_events(plan: Plan, seen: Observed, written: TrainingJobStatus) -> list[JobEvent]:
+def _failing_save_events(plan: Plan, seen: Observed, new_status: TrainingJobStatus) -> list[JobEvent]:
     """Return the event of failing saves, once they begin to fail."""
-    failing = written.failing_saves
+    failing = new_status.failing_saves
     if failing is None or seen.status.failing_saves is not None:
         return []
     return [JobEvent(Reason.CHECKPOINT_FAILING, describe_failing_saves(plan, seen, failing), is_warning=True)]
 
 
-def _failing_backup_events(plan: Plan, seen: Observed, written: TrainingJobStatus) -> list[JobEvent]:
+def _failing_backup_events(plan: Plan, seen: Observed, new_status: TrainingJobStatus) -> list[JobEvent]:
     """Return the event of failing backups, once they begin to fail."""
-    failing = written.failing_copies
+    failing = new_status.failing_copies
     if failing is None or seen.status.failing_copies is not None:
         return []
     return [JobEvent(Reason.BACKUP_FAILING, describe_failing_backups(plan, seen, failing), is_warning=True)]
 
 
-def _failing_export_events(plan: Plan, seen: Observed, written: TrainingJobStatus) -> list[JobEvent]:
+def _failing_export_events(plan: Plan, seen: Observed, new_status: TrainingJobStatus) -> list[JobEvent]:
     """Return the event of failing exports of kept checkpoints, once they begin to fail."""
-    failing = written.failing_exports
+    failing = new_status.failing_exports
     if failing is None or seen.status.failing_exports is not None:
         return []
     return [JobEvent(Reason.EXPORT_FAILING, describe_failing_exports(plan, seen, failing), is_warning=True)]

@@ -22,8 +22,8 @@ def member_report(number: int, pod_uid: str, training: SimulatedWorld, reported_
     All members report the same, except the failed process. The pod identifies the sender, so one report can stand for
     all of them.
     """
-    moment = training.state_at(reported_at)
-    has_started = moment.phase is not Phase.RESTORING
+    state = training.state_at(reported_at)
+    has_started = state.phase is not Phase.RESTORING
     is_failed_process = (
         number == training.failed_slice and training.broken_at is not None and reported_at >= training.broken_at
     )
@@ -33,17 +33,17 @@ def member_report(number: int, pod_uid: str, training: SimulatedWorld, reported_
         pod_uid,
         standby=has_started,
         generation=training.generation,
-        phase=Phase.FAILED if has_crashed else moment.phase,
+        phase=Phase.FAILED if has_crashed else state.phase,
         progress=Progress.model_construct(
-            step=moment.step, step_seconds=training.step_seconds, typical_seconds=training.step_seconds
+            step=state.step, step_seconds=training.step_seconds, typical_seconds=training.step_seconds
         )
-        if has_started and moment.step > training.restored_step
+        if has_started and state.step > training.restored_step
         else None,
         restored=training.restored_step if has_started else None,
         tier="ram" if training.restored_step > training.committed_step else "durable",
-        committed=moment.committed if has_started and moment.committed > training.committed_step else None,
-        failure=_make_failure(moment.step + 1) if has_crashed else None,
-        evidence=_make_evidence(moment.step, is_behind=is_failed_process)
+        committed=state.committed if has_started and state.committed > training.committed_step else None,
+        failure=_make_failure(state.step + 1) if has_crashed else None,
+        evidence=_make_evidence(state.step, is_behind=is_failed_process)
         if training.diagnostics_requested_at is not None and reported_at >= training.diagnostics_requested_at
         else None,
         phase_seconds=training.known_phase_seconds,
@@ -74,4 +74,4 @@ def _starting_report(number: int, pod_uid: str) -> HostReport:
 
 
 def _make(number: int, pod_uid: str, **state: Any) -> HostReport:
-    return _starting_report(number, pod_uid).model_copy(update=state)  # faster than to construct each anew
+    return _starting_report(number, pod_uid).model_copy(update=state)  # faster than constructing each one

@@ -94,8 +94,8 @@ class SimulatedJob:
         With `update_status` the status is always updated. Otherwise it is not updated if only time has passed.
         """
         seen, decision = self._decide_at(self.now)
-        moment = self.training.state_at(self.now) if self.training else None
-        progress = (moment.phase, moment.step > self.training.restored_step) if moment and self.training else None
+        state = self.training.state_at(self.now) if self.training else None
+        progress = (state.phase, state.step > self.training.restored_step) if state and self.training else None
         status_key = (decision, seen.node_presence, progress)
         if update_status or status_key != self._status_key:
             self.status = next_status(self.plan, seen, decision, START_TIME + timedelta(seconds=self.now))
@@ -260,10 +260,10 @@ class SimulatedJob:
     def _record_progress(self) -> None:
         """Record what outlives the world: its committed checkpoints, and the newest step in host memory."""
         if self.training:
-            moment = self.training.state_at(self.now)
-            if moment.phase is not Phase.RESTORING:
+            state = self.training.state_at(self.now)
+            if state.phase is not Phase.RESTORING:
                 self._known_seconds = {Phase.RESTORING: self.durations.world_join}
-            self.committed_step = max(self.committed_step, moment.committed)
+            self.committed_step = max(self.committed_step, state.committed)
             self._previous_world, self._snapshot_step = self.training, self.training.snapshot_step(self.now)
 
     def _restorable_snapshot_step(self) -> int:

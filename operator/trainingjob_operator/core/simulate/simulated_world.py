@@ -134,10 +134,10 @@ class SimulatedWorld:
         """Return the newest step in the memory of its hosts."""
         if not self.snapshot_interval:
             return 0
-        moment = self.state_at(now)
-        if moment.phase is Phase.LEFT:
-            return moment.step
-        return max(moment.step // self.snapshot_interval * self.snapshot_interval, self.restored_step)
+        state = self.state_at(now)
+        if state.phase is Phase.LEFT:
+            return state.step
+        return max(state.step // self.snapshot_interval * self.snapshot_interval, self.restored_step)
 
     @property
     def _last_step(self) -> int:

@@ -15,7 +15,7 @@ from trainingjob_operator.core.validation.rule import Rule, find_unused_alternat
 from trainingjob_operator.core.validation.validate_data import SECTIONS, list_sources
 
 _CONTENTS = {"chosen": "preferred answer", "rejected": "other answer", "messages": "conversation"}
-"""What fields hold whose name does not say it."""
+"""Contents of fields whose names do not describe them."""
 
 
 def check_objective(spec: TrainingJobSpec) -> Iterator[Problem]:

@@ -144,7 +144,9 @@ def _check_pattern(at: str, pattern: str, format_name: FormatName) -> Iterator[P
             if decompressed
             else advise_format(kind, "convert the files to UTF-8 text, with one document per file")
         )
-        message = f"{format_value(pattern)} must not match {kind} files with `format: {format_name}`. {_sentence(fix)}"
+        message = (
+            f"{format_value(pattern)} must not match {kind} files with `format: {format_name}`. {_format_sentence(fix)}"
+        )
         yield Problem(at, pattern, message, (_quote(decompressed),) if decompressed else ())
 
 
@@ -160,7 +162,7 @@ def _check_exclude(at: str, exclude: str, pattern: str) -> Iterator[Problem]:
         )
 
 
-def _sentence(text: str) -> str:
+def _format_sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
@@ -185,7 +187,7 @@ def check_formats(spec: TrainingJobSpec) -> Iterator[Problem]:
                 fix = "decompress it" if decompressed else advise_format(kind, "convert it to UTF-8 text")
                 message = (
                     f"{path} must not have the extension of {kind} files with `format: {source.format}`. "
-                    f"{_sentence(fix)} If it is a folder, append `/`."
+                    f"{_format_sentence(fix)} If it is a folder, append `/`."
                 )
                 nearest = (_quote(decompressed),) if decompressed else ()
                 yield Problem(f"spec.{section}[{number}].path", path, message, nearest)
@@ -197,7 +199,7 @@ def warn_of_record_files(spec: TrainingJobSpec) -> Iterator[Problem]:
         for number, source in enumerate(sources):
             at = f"spec.{section}[{number}]"
             for field, value in (("path", source.path or ""), ("pattern", source.glob)):
-                if kind := next(filter(None, (find_records(pattern, source.format) for pattern in _spell(value))), ""):
+                if kind := next(filter(None, (find_records(pattern, source.format) for pattern in _expand(value))), ""):
                     fix = advise_format(kind, "convert the records to JSON Lines and set `format: jsonl`")
                     message = (
                         f"{format_value(value)} selects {kind} files. Each file is read verbatim as one document, "
@@ -206,7 +208,7 @@ def warn_of_record_files(spec: TrainingJobSpec) -> Iterator[Problem]:
                     yield Problem(f"{at}.{field}", value, message)
 
 
-def _spell(value: str) -> tuple[str, ...]:
+def _expand(value: str) -> tuple[str, ...]:
     """Return the patterns that a pattern stands for; none if its braces are invalid, which is a problem already."""
     return () if find_pattern_problem(value, folders=True) else expand_braces(value)
 
