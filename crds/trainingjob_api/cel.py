@@ -33,7 +33,7 @@ ROOT_RULES: tuple[CelRule, ...] = (
 )
 IMMUTABLE = "self == oldSelf"
 """The rule of an immutable field."""
-_SAME_ITEMS = "self.map(one, one.name) == oldSelf.map(one, one.name)"
+_SAME_ITEMS = "self.map(item, item.name) == oldSelf.map(item, item.name)"
 """The rule of an immutable list whose named items have live fields."""
 
 

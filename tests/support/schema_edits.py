@@ -37,7 +37,7 @@ GREATEST = 10_000
 """What a number is that was left out, where it may be so large: none of them is to end a short life."""
 _HAS = re.compile(r"has\(self\.(\w+)\) == has\(oldSelf\.\1\)")
 _UNLESS_COMMAND = re.compile(r"has\(self\.program\) && !has\(self\.program\.entrypoint\) \|\| has\(self\.(\w+)\)")
-_NAMES = "self.map(one, one.name) == oldSelf.map(one, one.name)"
+_NAMES = "self.map(item, item.name) == oldSelf.map(item, item.name)"
 _AMOUNT = re.compile(r"([0-9]+)(.*)")
 
 
