@@ -49,9 +49,9 @@ class Slot:
         )
 
 
-def is_factored(tensor: Tensor, least: int) -> bool:
-    """Return whether the second moment of a tensor is that of its rows and columns: of matrices of a least size."""
-    return tensor.is_matrix and min(tensor.matrix_shape) >= least
+def is_factored(tensor: Tensor, min_size: int) -> bool:
+    """Return whether the second moment of a tensor is that of its rows and columns: of matrices of a minimum size."""
+    return tensor.is_matrix and min(tensor.matrix_shape) >= min_size
 
 
 def is_orthogonalized(tensor: Tensor) -> bool:

@@ -65,8 +65,8 @@ def read_scaling(scaling: Config, key: str, max_positions: int | None) -> Sectio
         if scaling.get(name) is not None:
             set_path(read, path, scaling[name])
     if kind == "yarn" and scaling.get("mscale") and scaling.get("mscale_all_dim"):
-        both = [scale_yarn(scaling["factor"], scaling[name]) for name in ("mscale", "mscale_all_dim")]
-        set_path(read, "yarn.attentionFactor", both[0] / both[1])
+        scales = [scale_yarn(scaling["factor"], scaling[name]) for name in ("mscale", "mscale_all_dim")]
+        set_path(read, "yarn.attentionFactor", scales[0] / scales[1])
     return read
 
 

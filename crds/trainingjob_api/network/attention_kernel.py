@@ -71,10 +71,10 @@ def choose_attention(case: AttentionCase) -> KernelChoice[KernelName]:
 
 def _choose_portable(case: AttentionCase, obstacle: str = "") -> KernelChoice[KernelName]:
     """Return a kernel that runs everywhere. `obstacle` is why the accelerator's own kernel does not."""
-    least = MIN_CHUNKED_LENGTH_CPU if case.accelerator == CPU else MIN_CHUNKED_LENGTH
+    min_length = MIN_CHUNKED_LENGTH_CPU if case.accelerator == CPU else MIN_CHUNKED_LENGTH
     beside = f", and {obstacle}" if obstacle else ""
-    if case.length < least:
-        return _choose("plain", f"sequences of {case.length:,} tokens are shorter than {least:,}{beside}")
+    if case.length < min_length:
+        return _choose("plain", f"sequences of {case.length:,} tokens are shorter than {min_length:,}{beside}")
     return _choose("chunked", f"the memory of all scores grows with the square of {case.length:,} tokens{beside}")
 
 

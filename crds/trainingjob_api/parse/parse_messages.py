@@ -280,10 +280,10 @@ def _limit_message(error: _Error) -> tuple[str, tuple[str, ...]]:
 
 
 def _length_message(error: _Error) -> tuple[str, tuple[str, ...]]:
-    key, comparison, what = _LENGTHS[error["type"]]
+    key, comparison, unit_plural = _LENGTHS[error["type"]]
     limit = error["ctx"][key]
-    unit = what if limit != 1 else what.removesuffix("s")
-    return f"has {len(error['input'])} {what}, but must have {comparison} {limit} {unit}.", ()
+    unit = unit_plural if limit != 1 else unit_plural.removesuffix("s")
+    return f"has {len(error['input'])} {unit_plural}, but must have {comparison} {limit} {unit}.", ()
 
 
 def _pattern_message(error: _Error) -> tuple[str, tuple[str, ...]]:

@@ -78,5 +78,5 @@ def _filter_evidence(
     return {index: diagnostics for index, diagnostics in evidence.items() if has_property(diagnostics)}
 
 
-def _single_match(matches: Mapping[int, Diagnostics], why: str) -> BlockingMember | None:  # None: none, or several
-    return BlockingMember(next(iter(matches)), why) if len(matches) == 1 else None
+def _single_match(matches: Mapping[int, Diagnostics], reason: str) -> BlockingMember | None:  # None: none, or several
+    return BlockingMember(next(iter(matches)), reason) if len(matches) == 1 else None

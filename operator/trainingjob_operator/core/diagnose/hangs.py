@@ -207,12 +207,12 @@ def _progress_timeout(plan: Plan, seen: Observed, item: MemberStatus, member_sta
     if phase is Phase.TRAINING:
         return _training_timeout(plan, seen, member_statuses) * _hang_multiplier(seen, phase)
     longest = _max_phase_seconds(phase, member_statuses)
-    least = (
+    minimum = (
         MIN_IDLE_TIMEOUT_SECONDS
         if longest and _reports_io(item) and phase in IO_PHASES
         else MIN_PHASE_TIMEOUT_SECONDS[phase]
     )
-    return max(TIMEOUT_FACTOR * longest, least) * _hang_multiplier(seen, phase)
+    return max(TIMEOUT_FACTOR * longest, minimum) * _hang_multiplier(seen, phase)
 
 
 def _idle_timeout(plan: Plan, seen: Observed, item: MemberStatus, member_statuses: Sequence[MemberStatus]) -> float:

@@ -40,9 +40,9 @@ def update_probation(plan: Plan, seen: Observed, end: WorldEnd | None, now: date
         record = _follow_node(before, seen.node_presence.get(before.node), now)
         if record and not _has_expired(plan, record, now):
             records[record.node] = record
-    for node, why in iter_faulty_nodes(seen):
+    for node, reason in iter_faulty_nodes(seen):
         if node not in records and len(records) < MAX_RECORDS:
-            records[node] = NodeProbation(node=node, since=format_time(now), away=True, why=why[:MAX_WHY_LENGTH])
+            records[node] = NodeProbation(node=node, since=format_time(now), away=True, why=reason[:MAX_WHY_LENGTH])
     if end is not None and is_node_fault(seen, end):
         node = end.cause.node
         records.pop(node, None)  # to the end, where no other fault of this moment displaces it

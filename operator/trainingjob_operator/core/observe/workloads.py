@@ -66,9 +66,9 @@ def _describe_multikueue(jobset: Manifest) -> ObjectProblem:
 
 def _describe_eviction(evicted: Manifest, blocker: str, queue: str, namespace: str) -> ObjectProblem:
     """Return the reason of an eviction. `blocker` is why Kueue has not admitted the slice again; empty: unknown."""
-    why = get_text(evicted, "message") or get_text(evicted, "reason")
-    explanation = "; ".join(dict.fromkeys(filter(None, (why, blocker))))
-    advice = advise_on_queue(blocker or why, namespace, queue)
+    reason = get_text(evicted, "message") or get_text(evicted, "reason")
+    explanation = "; ".join(dict.fromkeys(filter(None, (reason, blocker))))
+    advice = advise_on_queue(blocker or reason, namespace, queue)
     if evicted.get("reason") == NOT_READY_EVICTION:
         text = f"Kueue evicted it because its pods were not ready in time; it waits in queue `{queue}`"
         return _make_hold(Reason.EVICTED_NOT_READY, text, explanation, advice)

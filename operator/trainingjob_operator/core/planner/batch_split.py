@@ -62,16 +62,16 @@ def split_batch(
     fit = partial(device.max_sequences, memory_bytes, saved, microbatches=microbatches)
     # Any multiple at or above the batch would do. The smallest pads least, and one sequence always divides it.
     examples_per_step = -(-batch // (shards * microbatches))
-    most = max_per_device
+    max_examples = max_per_device
     if memory_bytes:
         fitting = fit(keeps_table=False) // per_example
-        most = min(max_per_device, fitting)
-        if most < examples_per_step and keeps_table:  # several accumulation steps
-            most = min(max_per_device, fit() // per_example)
-    if most < 1:
+        max_examples = min(max_per_device, fitting)
+        if max_examples < examples_per_step and keeps_table:  # several accumulation steps
+            max_examples = min(max_per_device, fit() // per_example)
+    if max_examples < 1:
         return None
     parts = divisors(examples_per_step)
-    examples = parts[bisect_right(parts, most) - 1]
+    examples = parts[bisect_right(parts, max_examples) - 1]
     return BatchSplit(
         sequences=examples * per_example,
         microbatches=microbatches,

@@ -243,8 +243,8 @@ def check_routing_groups(spec: TrainingJobSpec, mesh: Mesh) -> Iterator[Problem]
         return
     if part % tokens and length % tokens == 0:
         is_ring = parts > mesh.ici.context * mesh.dcn.context
-        what = "in each chunk of a ring" if is_ring else "on each shard of the axis `context`"
-        message = f"a routing group of {tokens} tokens must divide the {part} tokens of a sequence {what}."
+        location = "in each chunk of a ring" if is_ring else "on each shard of the axis `context`"
+        message = f"a routing group of {tokens} tokens must divide the {part} tokens of a sequence {location}."
         nearest = tuple(str(near) for near in nearest_divisors(part, tokens))
         yield Problem("spec.model.experts.groupLength", experts.group_length, message, nearest)
 

@@ -64,16 +64,18 @@ def check_degree_form(path: str, degrees: AxisDegrees) -> tuple[Problem, ...]:
 
 
 @lru_cache(maxsize=1024)
-def check_degree_product(path: str, degrees: AxisDegrees, total: int, what: str) -> tuple[Problem, ...]:
-    """Check that well-formed degrees multiply to a total. `what` names the total: `the 4 devices of a slice`."""
+def check_degree_product(path: str, degrees: AxisDegrees, total: int, total_text: str) -> tuple[Problem, ...]:
+    """Check that well-formed degrees multiply to a total. `total_text` names the total: `the 4 devices of a slice`."""
     if check_degree_form(path, degrees) or resolve_degrees(degrees, total):
         return ()
     factors = " x ".join([f"{axis}={degree}" for axis, degree in degrees.sharded() if degree != INFERRED])
     known, rest = summarize_degrees(degrees)
     if rest:
-        message = f"the degrees other than {rest[0]}=-1 multiply to {known} ({factors}), which must divide {what}."
+        message = (
+            f"the degrees other than {rest[0]}=-1 multiply to {known} ({factors}), which must divide {total_text}."
+        )
     else:
-        message = f"the degrees multiply to {known} ({factors or 'no axis is sharded'}), but must fill {what}."
+        message = f"the degrees multiply to {known} ({factors or 'no axis is sharded'}), but must fill {total_text}."
     return (Problem(path, dict(degrees.items()), message, _nearest_changes(degrees, total)),)
 
 

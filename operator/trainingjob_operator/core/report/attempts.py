@@ -94,7 +94,7 @@ def add_attempt(attempts: Attempts, world: World, now: datetime) -> Attempts:
     return (*attempts, attempt)[-MAX_ATTEMPTS:]
 
 
-def make_world_status(world: World, why: str, now: datetime) -> WorldStatus:
+def make_world_status(world: World, reason: str, now: datetime) -> WorldStatus:
     """Return the record of a world that is about to be published."""
     return WorldStatus(
         generation=world.generation,
@@ -106,5 +106,5 @@ def make_world_status(world: World, why: str, now: datetime) -> WorldStatus:
         probation=world.probation,
         shadow=world.shadow,
         since=format_time(now),
-        why=why,
+        why=reason,
     )

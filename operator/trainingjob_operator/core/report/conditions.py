@@ -61,42 +61,46 @@ def _queued_condition(situation: Situation) -> tuple[ConditionStatus, str, str]:
     return "False", Reason.FINISHED if _is_finished(situation) else Reason.PODS_SCHEDULED, ""
 
 
-def _running_condition(at: Situation) -> tuple[ConditionStatus, str, str]:
-    return "True" if at.is_training else "False", at.reason, "" if _is_finished(at) else at.message
+def _running_condition(situation: Situation) -> tuple[ConditionStatus, str, str]:
+    return (
+        "True" if situation.is_training else "False",
+        situation.reason,
+        "" if _is_finished(situation) else situation.message,
+    )
 
 
-def _degraded_condition(at: Situation) -> tuple[ConditionStatus, str, str]:
-    if _is_finished(at):
+def _degraded_condition(situation: Situation) -> tuple[ConditionStatus, str, str]:
+    if _is_finished(situation):
         return "False", Reason.FINISHED, ""
-    if at.training_problem:
+    if situation.training_problem:
         return (
             "True",
-            at.training_problem.reason,
-            "; ".join(filter(None, [at.training_problem.message, at.absent_slices])),
+            situation.training_problem.reason,
+            "; ".join(filter(None, [situation.training_problem.message, situation.absent_slices])),
         )
-    if at.absent_slices:
-        return "True", Reason.FEWER_SLICES if at.world else Reason.WAITING_FOR_SLICES, at.absent_slices
-    return "False", Reason.ALL_SLICES if at.world else at.reason, ""
+    if situation.absent_slices:
+        return "True", Reason.FEWER_SLICES if situation.world else Reason.WAITING_FOR_SLICES, situation.absent_slices
+    return "False", Reason.ALL_SLICES if situation.world else situation.reason, ""
 
 
-def _suspended_condition(at: Situation) -> tuple[ConditionStatus, str, str]:
-    match at.stage:
+def _suspended_condition(situation: Situation) -> tuple[ConditionStatus, str, str]:
+    match situation.stage:
         case Stage.SUSPENDED:
-            return "True", Reason.SUSPENDED, at.message
+            return "True", Reason.SUSPENDED, situation.message
         case Stage.SUSPENDING:
-            return "False", Reason.SUSPENDING, at.message
+            return "False", Reason.SUSPENDING, situation.message
         case _:
-            return "False", Reason.FINISHED if _is_finished(at) else Reason.NOT_SUSPENDED, ""
+            return "False", Reason.FINISHED if _is_finished(situation) else Reason.NOT_SUSPENDED, ""
 
 
-def _end_condition(at: Situation, stage: Stage) -> tuple[ConditionStatus, str, str]:
+def _end_condition(situation: Situation, stage: Stage) -> tuple[ConditionStatus, str, str]:
     """Return whether the job ended in this stage. Succeeded is unknown until the job is over."""
-    if at.stage is stage:
-        return "True", at.reason, at.message
-    if _is_finished(at):
-        return "False", at.reason, ""
+    if situation.stage is stage:
+        return "True", situation.reason, situation.message
+    if _is_finished(situation):
+        return "False", situation.reason, ""
     return "Unknown" if stage is Stage.SUCCEEDED else "False", Reason.NOT_FINISHED, ""
 
 
-def _is_finished(at: Situation) -> bool:
-    return at.stage in (Stage.SUCCEEDED, Stage.FAILED)
+def _is_finished(situation: Situation) -> bool:
+    return situation.stage in (Stage.SUCCEEDED, Stage.FAILED)

@@ -127,14 +127,14 @@ def next_status(
 
 
 def _update_conditions(
-    plan: Plan, seen: Observed, at: Situation, warnings: tuple[str, ...], now: datetime
+    plan: Plan, seen: Observed, situation: Situation, warnings: tuple[str, ...], now: datetime
 ) -> Conditions:
     data = find_data(seen)
     data_warnings = [f"spec.data: {text}" for text in data.warnings] if data else []
     valid = "\n".join(
         [f"planned for {describe_sizes(plan)}", *warnings, *data_warnings, *describe_idle_slices(plan, seen)]
     )
-    updates: list[ConditionUpdate] = [("Valid", "True", Reason.VALID, valid), *derive_conditions(at)]
+    updates: list[ConditionUpdate] = [("Valid", "True", Reason.VALID, valid), *derive_conditions(situation)]
     return merge_conditions(seen.status.conditions, updates, seen.generation, now)
 
 

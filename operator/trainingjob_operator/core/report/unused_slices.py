@@ -73,10 +73,10 @@ def describe_idle_slices(plan: Plan, seen: Observed) -> tuple[str, ...]:
     The base JobSet holds the job's original minimum of slices and cannot shrink. If the maximum is lowered below that,
     the pods of the surplus slices stay and keep their accelerators.
     """
-    base, most = seen.base, plan.spec.slices.max_slices
-    if base is None or not base.is_own or plan.spec.suspend or len(base.slices) <= most:
+    base, max_slices = seen.base, plan.spec.slices.max_slices
+    if base is None or not base.is_own or plan.spec.suspend or len(base.slices) <= max_slices:
         return ()
-    idle = pluralize(len(base.slices) - most, "slice")
+    idle = pluralize(len(base.slices) - max_slices, "slice")
     message = (
         f"spec.slices: JobSet {base.name} holds {len(base.slices)} slices and cannot shrink while the job runs, so "
         f"{idle} above the maximum cannot be released. Set spec.suspend to true, and to false once the pods are gone"

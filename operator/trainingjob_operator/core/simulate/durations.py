@@ -41,11 +41,11 @@ def step_seconds_by_size(plan: Plan, largest_step_seconds: float | None) -> dict
     scales the other sizes; without it step times are inversely proportional to the number of slices.
     """
     rooflines = predict_sizes(plan)
-    most = plan.allowed_sizes[-1]
+    largest_size = plan.allowed_sizes[-1]
     relative = {
-        size: rooflines[size].seconds / rooflines[most].seconds if rooflines else most / size
+        size: rooflines[size].seconds / rooflines[largest_size].seconds if rooflines else largest_size / size
         for size in plan.allowed_sizes
     }
     if largest_step_seconds is None and rooflines:
-        largest_step_seconds = expect(rooflines[most], plan.shape).seconds
+        largest_step_seconds = expect(rooflines[largest_size], plan.shape).seconds
     return {size: largest_step_seconds * share for size, share in relative.items()} if largest_step_seconds else None

@@ -151,8 +151,8 @@ def _allowed(node: dict[str, Any]) -> str:
     if "enum" in node:
         return ", ".join(node["enum"])
     if node.get("type") in _NUMBERS:
-        least = f"{'above' if node.get('exclusiveMinimum') else 'at least'} {_format_bound(node['minimum'])}"
-        return f"{least}, {'below' if node.get('exclusiveMaximum') else 'at most'} {_format_bound(node['maximum'])}"
+        minimum = f"{'above' if node.get('exclusiveMinimum') else 'at least'} {_format_bound(node['minimum'])}"
+        return f"{minimum}, {'below' if node.get('exclusiveMaximum') else 'at most'} {_format_bound(node['maximum'])}"
     if "pattern" in node:
         return list_patterns()[node["pattern"]].accepts
     choices = [f"of {', '.join(item['enum'])}"] if "enum" in (item := node.get("items", {})) else []
@@ -199,8 +199,8 @@ def _cel_messages(names: Names) -> tuple[str, ...]:
         prefix = _without_lists(path)
         for rule in rules:
             field = rule.get("fieldPath", "").removeprefix(".")
-            at = (*prefix, field) if field else prefix
-            if at == names and not rule["message"].startswith(IMMUTABLE_PREFIX):
+            field_path = (*prefix, field) if field else prefix
+            if field_path == names and not rule["message"].startswith(IMMUTABLE_PREFIX):
                 messages.append(rule["message"])
     return tuple(messages)
 

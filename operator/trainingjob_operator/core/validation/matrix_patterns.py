@@ -16,7 +16,7 @@ def find_unmatched(
 ) -> Iterator[Problem]:
     """Yield a problem for each pattern at a path that another equals, or that matches none of the matrices.
 
-    `others` says of a tensor that is none of them what it is, such as `is never quantized`.
+    `others` describes a tensor that is none of them, such as `is never quantized`.
     """
     legal = [tensor.name for tensor in matrices]
     yield from find_repeated(path, patterns)
@@ -24,7 +24,7 @@ def find_unmatched(
         if any(matches_any(name, (pattern,)) for name in legal):
             continue
         found = next((tensor.name for tensor in network.tensors if matches_any(tensor.name, (pattern,))), None)
-        what = f"{pattern} matches {found}, which {others}" if found else f"{pattern} matches no tensor"
+        reason = f"{pattern} matches {found}, which {others}" if found else f"{pattern} matches no tensor"
         choices = join_words(dict.fromkeys(map(any_group, legal)))
-        message = f"{what}. It must match a matrix of the layers: {choices}."
+        message = f"{reason}. It must match a matrix of the layers: {choices}."
         yield Problem(f"{path}[{number}]", pattern, message, tuple(map(as_text, nearest_patterns(pattern, legal))))

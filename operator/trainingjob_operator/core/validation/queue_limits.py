@@ -23,9 +23,9 @@ def describe_queue_limits(plan: Plan, queue: QueueConfig, elastic_priority: str)
     if plan.spec.scheduling.queue_name is None:
         return ()
     warnings = [*describe_queue_state(queue), *_describe_priority(plan, queue.cluster_queue, elastic_priority)]
-    most = _count_admissible_slices(plan, queue.cluster_queue)
-    if most is not None:
-        warnings += _describe_quota(plan, get_text(queue.cluster_queue, "metadata", "name"), most)
+    limit = _count_admissible_slices(plan, queue.cluster_queue)
+    if limit is not None:
+        warnings += _describe_quota(plan, get_text(queue.cluster_queue, "metadata", "name"), limit)
     return tuple(warnings)
 
 
@@ -34,14 +34,14 @@ def _describe_priority(plan: Plan, cluster_queue: Manifest, elastic_priority: st
 
     Kueue 0.19.2 sorts its candidates in `CandidatesOrdering`: lowest priority first, then latest admission first.
     """
-    fewest, most = plan.spec.slices.min_slices, plan.spec.slices.max_slices
-    if elastic_priority or fewest == most or _never_preempts(cluster_queue):
+    min_slices, max_slices = plan.spec.slices.min_slices, plan.spec.slices.max_slices
+    if elastic_priority or min_slices == max_slices or _never_preempts(cluster_queue):
         return []
     warning = (
-        f"spec.slices.max: {most} is above `min` ({fewest}), and the elastic slices have the priority of the minimum. "
-        "Among equal priorities, Kueue preempts the slice first that it admitted last, also a slice of the minimum of "
-        "this job or of another one. Ask an administrator to set `kueue.elasticWorkloadPriority` of the chart to a "
-        "WorkloadPriorityClass below that of the jobs."
+        f"spec.slices.max: {max_slices} is above `min` ({min_slices}), and the elastic slices have the priority of the "
+        "minimum. Among equal priorities, Kueue preempts the slice first that it admitted last, also a slice of the "
+        "minimum of this job or of another one. Ask an administrator to set `kueue.elasticWorkloadPriority` of "
+        "the chart to a WorkloadPriorityClass below that of the jobs."
     )
     return [warning]
 

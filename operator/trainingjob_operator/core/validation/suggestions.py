@@ -86,8 +86,8 @@ class SuggestionFilter:
         self._problem_paths = {problem.path for problem in problems}
         self._known_problems = {(problem.path, problem.message) for problem in problems}
         num_bytes = count_bytes(document)
-        most = (MAX_CHECKS, MAX_CHECKED_PROBLEMS // max(len(problems), 1), MAX_CHECKED_BYTES // max(num_bytes, 1))
-        self._checks_left = min(most) if num_bytes else 0
+        limits = (MAX_CHECKS, MAX_CHECKED_PROBLEMS // max(len(problems), 1), MAX_CHECKED_BYTES // max(num_bytes, 1))
+        self._checks_left = min(limits) if num_bytes else 0
         self._num_plans = num_plans
         self._limit_plans()
 

@@ -34,13 +34,13 @@ def check_record_fields(spec: TrainingJobSpec) -> Iterator[Problem]:
 
     The two are of `chosen` and `rejected`, which share their `prompt`, if it is set. `tools` belongs to `messages`.
     """
-    for at, source in list_text_sources(spec):
+    for source_path, source in list_text_sources(spec):
         documents = ("column", "messages", "completion", "chosen")
         pairs = ((field, other) for index, field in enumerate(documents) for other in documents[index + 1 :])
         for field, other in pairs:
             if (value := getattr(source, field)) and getattr(source, other):
                 message = f"must not be set together with `{other}`: a record has one document. Remove one of the two."
-                yield Problem(f"{at}.{field}", value, message)
+                yield Problem(f"{source_path}.{field}", value, message)
         for field, other in (
             ("messages", "tools"),
             ("prompt", "completion"),
@@ -49,9 +49,9 @@ def check_record_fields(spec: TrainingJobSpec) -> Iterator[Problem]:
             *(() if source.chosen or source.rejected else [("completion", "prompt")]),
         ):
             if getattr(source, other) and getattr(source, field) is None:
-                what = _CONTENTS.get(field, field)
-                message = f"must be set together with `{other}`. Write the field of a record that holds the {what}."
-                yield Problem(f"{at}.{field}", None, message)
+                content = _CONTENTS.get(field, field)
+                message = f"must be set together with `{other}`. Write the field of a record that holds the {content}."
+                yield Problem(f"{source_path}.{field}", None, message)
 
 
 def check_answers(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -73,10 +73,10 @@ def check_answers(spec: TrainingJobSpec) -> Iterator[Problem]:
 def check_chat_template(spec: TrainingJobSpec) -> Iterator[Problem]:
     """`messages` require a chat template: `tokenizer.chatTemplate`, or that of a folder of `type: huggingFace`."""
     tokenizer = spec.tokenizer
-    at = next(_list_conversations(spec), None)
-    if at and tokenizer.chat_template is None and tokenizer.type != HUGGING_FACE:
+    path = next(_list_conversations(spec), None)
+    if path and tokenizer.chat_template is None and tokenizer.type != HUGGING_FACE:
         message = (
-            f"must be set: `{at}.messages` holds conversations, and `type: {tokenizer.type}` has no template. Set "
+            f"must be set: `{path}.messages` holds conversations, and `type: {tokenizer.type}` has no template. Set "
             "`path` to a Jinja file in the pod, or set `type: huggingFace` and the path of a model's folder."
         )
         yield Problem("spec.tokenizer.chatTemplate", None, message)
@@ -105,7 +105,7 @@ def warn_of_cut_conversations(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def _list_conversations(spec: TrainingJobSpec) -> Iterator[str]:
     """Yield the paths of sources and samples that have `messages`."""
-    yield from (at for at, source in list_text_sources(spec) if source.messages)
+    yield from (source_path for source_path, source in list_text_sources(spec) if source.messages)
     yield from (placed_sample.path for placed_sample in list_samples(spec) if placed_sample.sample.messages)
 
 

@@ -45,9 +45,11 @@ def check_tokenizer(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield from _check_hub_tokenizer(tokenizer, tokenizer.hugging_face)
     if tokenizer.type != BYTE:
         if tokenizer.path is None and tokenizer.hugging_face is None:
-            what = TOKENIZER_PLACES[tokenizer.type]
+            file_noun = TOKENIZER_PLACES[tokenizer.type]
             other = ", or set `huggingFace` to a repository" if tokenizer.type == HUGGING_FACE else ""
-            message = f"must be set with `type: {tokenizer.type}`. Write the absolute path of {what} in the pod{other}."
+            message = (
+                f"must be set with `type: {tokenizer.type}`. Write the absolute path of {file_noun} in the pod{other}."
+            )
             yield Problem("spec.tokenizer.path", None, message)
         return
     for field in ("path", "begin_of_document", "end_of_document"):
@@ -60,22 +62,22 @@ def check_tokenizer(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def _check_hub_tokenizer(tokenizer: Tokenizer, hub: HubTokenizer) -> Iterator[Problem]:
-    at = "spec.tokenizer.huggingFace"
+    section_path = "spec.tokenizer.huggingFace"
     if tokenizer.type != HUGGING_FACE:
         message = f"must not be set with `type: {tokenizer.type}`, which does not read a repository."
-        yield Problem(at, hub.repository, message, (f"spec.tokenizer.type: {HUGGING_FACE}",))
+        yield Problem(section_path, hub.repository, message, (f"spec.tokenizer.type: {HUGGING_FACE}",))
     elif tokenizer.path is not None:
         message = f"must not be set beside {quote_field('spec.tokenizer.path', tokenizer.path)}. Remove one of the two."
-        yield Problem(at, hub.repository, message)
+        yield Problem(section_path, hub.repository, message)
 
 
 def check_tokenizer_path(spec: TrainingJobSpec) -> Iterator[Problem]:
     """`tokenizer.path` and the path of the chat template must not contain `..`."""
-    for at, path in _tokenizer_paths(spec.tokenizer):
+    for field_path, path in _tokenizer_paths(spec.tokenizer):
         if is_bucket(path):
-            yield from check_bucket(at, path)
+            yield from check_bucket(field_path, path)
         elif ".." in PurePosixPath(path).parts:
-            yield Problem(at, path, must_be_direct(path, "file"))
+            yield Problem(field_path, path, must_be_direct(path, "file"))
 
 
 def _tokenizer_paths(tokenizer: Tokenizer) -> Iterator[tuple[str, str]]:
@@ -103,38 +105,38 @@ def check_data_paths(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Paths of sources must not contain `..`, or `.` in a bucket, and a path after `python:` must be relative."""
     for section, sources in list_sources(spec):
         for number, source in enumerate(sources):
-            at, path = f"spec.{section}[{number}].path", source.path or ""
+            field_path, path = f"spec.{section}[{number}].path", source.path or ""
             if is_bucket(path):
-                yield from check_bucket(at, path)
+                yield from check_bucket(field_path, path)
             elif ".." in PurePosixPath(path.removeprefix("python:")).parts:
-                yield Problem(at, path, must_be_direct(path))
+                yield Problem(field_path, path, must_be_direct(path))
             elif path.startswith("python:/"):
                 message = f"{path} must be relative to the standard library. Remove the slash after `python:`."
-                yield Problem(at, path, message, (f'"python:{path[7:].strip("/")}"',))
+                yield Problem(field_path, path, message, (f'"python:{path[7:].strip("/")}"',))
 
 
 def check_patterns(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Patterns must be supported globs inside the source's folder, and match files of supported formats."""
     for section, sources in list_sources(spec):
         for number, source in enumerate(sources):
-            at = f"spec.{section}[{number}]"
+            source_path = f"spec.{section}[{number}]"
             if not FORMATS[source.format].has_files:
                 continue
-            yield from _check_pattern(f"{at}.pattern", source.glob, source.format)
+            yield from _check_pattern(f"{source_path}.pattern", source.glob, source.format)
             for index, exclude in enumerate(source.exclude):
-                yield from _check_exclude(f"{at}.exclude[{index}]", exclude, source.glob)
+                yield from _check_exclude(f"{source_path}.exclude[{index}]", exclude, source.glob)
 
 
-def _check_pattern(at: str, pattern: str, format_name: FormatName) -> Iterator[Problem]:
+def _check_pattern(field_path: str, pattern: str, format_name: FormatName) -> Iterator[Problem]:
     if error := _describe_outside_pattern(pattern):
-        yield Problem(at, pattern, error)
+        yield Problem(field_path, pattern, error)
     elif fault := find_pattern_problem(pattern):
         nearest = tuple(
             _quote(nearest_pattern)
             for nearest_pattern in fault.nearest
             if not find_unsupported(nearest_pattern, format_name)
         )
-        yield Problem(at, pattern, f"{format_value(pattern)} {fault.message}", nearest)
+        yield Problem(field_path, pattern, f"{format_value(pattern)} {fault.message}", nearest)
     elif kind := next(
         filter(None, (find_unsupported(alternative, format_name) for alternative in expand_braces(pattern))), ""
     ):
@@ -147,18 +149,20 @@ def _check_pattern(at: str, pattern: str, format_name: FormatName) -> Iterator[P
         message = (
             f"{format_value(pattern)} must not match {kind} files with `format: {format_name}`. {_format_sentence(fix)}"
         )
-        yield Problem(at, pattern, message, (_quote(decompressed),) if decompressed else ())
+        yield Problem(field_path, pattern, message, (_quote(decompressed),) if decompressed else ())
 
 
-def _check_exclude(at: str, exclude: str, pattern: str) -> Iterator[Problem]:
+def _check_exclude(field_path: str, exclude: str, pattern: str) -> Iterator[Problem]:
     if error := _describe_outside_pattern(exclude):
-        yield Problem(at, exclude, error)
+        yield Problem(field_path, exclude, error)
     elif fault := find_pattern_problem(exclude, folders=True):
         nearest = (_quote(suggestion) for suggestion in fault.nearest if not excludes_everything(pattern, suggestion))
-        yield Problem(at, exclude, f"{format_value(exclude)} {fault.message}", tuple(nearest))
+        yield Problem(field_path, exclude, f"{format_value(exclude)} {fault.message}", tuple(nearest))
     elif excludes_everything(pattern, exclude):
         yield Problem(
-            at, exclude, f"{format_value(exclude)} must not exclude every file that `pattern` matches. Remove it."
+            field_path,
+            exclude,
+            f"{format_value(exclude)} must not exclude every file that `pattern` matches. Remove it.",
         )
 
 
@@ -197,7 +201,7 @@ def warn_of_record_files(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Files of records, such as JSON Lines or CSV, are read verbatim as text."""
     for section, sources in list_sources(spec):
         for number, source in enumerate(sources):
-            at = f"spec.{section}[{number}]"
+            source_path = f"spec.{section}[{number}]"
             for field, value in (("path", source.path or ""), ("pattern", source.glob)):
                 if kind := next(filter(None, (find_records(pattern, source.format) for pattern in _expand(value))), ""):
                     fix = advise_format(kind, "convert the records to JSON Lines and set `format: jsonl`")
@@ -205,7 +209,7 @@ def warn_of_record_files(spec: TrainingJobSpec) -> Iterator[Problem]:
                         f"{format_value(value)} selects {kind} files. Each file is read verbatim as one document, "
                         f"with keys, quotes and separators. To train on one field of each record, {fix}."
                     )
-                    yield Problem(f"{at}.{field}", value, message)
+                    yield Problem(f"{source_path}.{field}", value, message)
 
 
 def _expand(value: str) -> tuple[str, ...]:
@@ -289,9 +293,11 @@ def warn_of_unmounted_files(spec: TrainingJobSpec) -> Iterator[Problem]:
         for number, source in enumerate(sources)
     }
     mounts = [volume.mount_path for volume in spec.runtime.volumes]
-    for at, path in (*paths.items(), *_tokenizer_paths(spec.tokenizer)):
+    for field_path, path in (*paths.items(), *_tokenizer_paths(spec.tokenizer)):
         if path.startswith("/") and not any(is_below(path, mount) for mount in mounts):
-            yield Problem(at, path, f"{path} is on no volume of `spec.runtime.volumes`. The image must contain it.")
+            yield Problem(
+                field_path, path, f"{path} is on no volume of `spec.runtime.volumes`. The image must contain it."
+            )
 
 
 def list_sources(spec: TrainingJobSpec) -> tuple[tuple[str, tuple[TextSource, ...]], ...]:

@@ -198,8 +198,8 @@ def warn_of_constant_schedules(spec: TrainingJobSpec) -> Iterator[Problem]:
     ):
         end = schedule.end if schedule else None
         if start == end:
-            at = quote_field(f"{SECTION}.{field}", f"{start:g}")
-            yield Problem(f"{SECTION}.{field}Schedule.end", end, has_no_effect(f"{at} is equal", f"{end:g}"))
+            start_text = quote_field(f"{SECTION}.{field}", f"{start:g}")
+            yield Problem(f"{SECTION}.{field}Schedule.end", end, has_no_effect(f"{start_text} is equal", f"{end:g}"))
 
 
 def _find_distill(spec: TrainingJobSpec) -> Distill | None:  # None: the job has another objective

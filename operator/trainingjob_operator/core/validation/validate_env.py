@@ -47,7 +47,7 @@ _TPU_ONLY = ("xla_tpu_", "xla_jf_", "xla_sc_", "megascale_", "tpu_")
 
 def check_flags(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Each word of `XLA_FLAGS` and `LIBTPU_INIT_ARGS` must be a flag with a value of its type."""
-    for at, variable in _plain_variables(spec):
+    for variable_path, variable in _plain_variables(spec):
         if variable.name not in (XLA_FLAGS, LIBTPU_FLAGS) or _is_flag_file(variable):
             continue
         flags = split_flags(variable.value or "")
@@ -57,7 +57,7 @@ def check_flags(spec: TrainingJobSpec) -> Iterator[Problem]:
         for flag in flags:
             if _is_invalid(variable.name, flag):
                 message = f"{format_value(flag)} {describe_flag_error(variable.name, flag)}."
-                yield Problem(f"{at}.value", variable.value, message, nearest)
+                yield Problem(f"{variable_path}.value", variable.value, message, nearest)
 
 
 def split_flags(value: str) -> list[str]:
@@ -105,32 +105,34 @@ def correct_flag(flag: str) -> str:
 
 def check_jax_variables(spec: TrainingJobSpec) -> Iterator[Problem]:
     """JAX's variables must have values that JAX can parse when it is imported."""
-    for at, variable in _plain_variables(spec):
+    for variable_path, variable in _plain_variables(spec):
         value, name = variable.value or "", variable.name
         if "$(" in value:
             continue
         value_text = format_value(value) if value else "the empty value"
         if name in BOOL_VARIABLES and value.lower() not in (*BOOL_SPELLINGS["true"], *BOOL_SPELLINGS["false"]):
             message = f"{value_text} must be `true` or `false`, because {name} is a boolean setting of JAX."
-            yield Problem(f"{at}.value", value, message, ('"true"', '"false"'))
+            yield Problem(f"{variable_path}.value", value, message, ('"true"', '"false"'))
         elif name in INT_VARIABLES and not _INT.fullmatch(value):
             nearest = (f'"{int(float(value))}"',) if _FLOAT.fullmatch(value) and float(value).is_integer() else ()
             message = f"{value_text} must be a whole number, because {name} is an integer setting of JAX."
-            yield Problem(f"{at}.value", value, message, nearest)
+            yield Problem(f"{variable_path}.value", value, message, nearest)
         elif name in FLOAT_VARIABLES and not _FLOAT.fullmatch(value):
             message = f"{value_text} must be a number, because {name} is a numeric setting of JAX."
-            yield Problem(f"{at}.value", value, message)
+            yield Problem(f"{variable_path}.value", value, message)
         elif name in CHOICE_VARIABLES and value not in CHOICE_VARIABLES[name]:
             choices = CHOICE_VARIABLES[name]
             by_lower_case = {choice.lower(): choice for choice in choices}
             near = get_close_matches(value.lower(), by_lower_case, n=1, cutoff=0.5)
             message = f"{value_text} must be one of {', '.join(choices)}."
-            yield Problem(f"{at}.value", value, message, tuple(as_text(by_lower_case[choice]) for choice in near))
+            yield Problem(
+                f"{variable_path}.value", value, message, tuple(as_text(by_lower_case[choice]) for choice in near)
+            )
 
 
 def warn_of_unknown_flags(spec: TrainingJobSpec) -> Iterator[Problem]:
     """XLA aborts a process with an unknown flag. The XLA of another image may have other flags."""
-    for at, variable in _plain_variables(spec):
+    for variable_path, variable in _plain_variables(spec):
         if variable.name != XLA_FLAGS or _is_flag_file(variable):
             continue
         flags = split_flags(variable.value or "")
@@ -147,7 +149,7 @@ def warn_of_unknown_flags(spec: TrainingJobSpec) -> Iterator[Problem]:
             corrected = (
                 " ".join(other.replace(f"--{name}", f"--{near_name}") for other in flags) for near_name in near
             )
-            yield Problem(f"{at}.value", variable.value, message, tuple(map(as_text, corrected)))
+            yield Problem(f"{variable_path}.value", variable.value, message, tuple(map(as_text, corrected)))
 
 
 def warn_of_unknown_variables(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -162,14 +164,14 @@ def warn_of_unknown_variables(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def warn_of_repeated_flags(spec: TrainingJobSpec) -> Iterator[Problem]:
     """If a flag is set twice, its last value takes effect."""
-    for at, variable in _plain_variables(spec):
+    for variable_path, variable in _plain_variables(spec):
         if variable.name in (XLA_FLAGS, LIBTPU_FLAGS):
             names = [match[1] for flag in split_flags(variable.value or "") if (match := _FLAG.fullmatch(flag))]
             for name in dict.fromkeys(
                 flag_name for number, flag_name in enumerate(names) if flag_name in names[:number]
             ):
                 message = f"--{name} should be set only once. Its last value takes effect."
-                yield Problem(f"{at}.value", variable.value, message)
+                yield Problem(f"{variable_path}.value", variable.value, message)
 
 
 def _is_invalid(variable: str, flag: str) -> bool:

@@ -99,12 +99,12 @@ def check_host_limit(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Prob
     if shape is None or spec.slices.max_slices * shape.num_hosts <= MAX_HOSTS:
         return
     field = "count" if spec.slices.count else "max"
-    most = MAX_HOSTS // shape.num_hosts
+    max_slices = MAX_HOSTS // shape.num_hosts
     message = (
         f"{pluralize(spec.slices.max_slices, 'slice')} of {pluralize(shape.num_hosts, 'host')} are "
         f"{pluralize(spec.slices.max_slices * shape.num_hosts, 'host')}. A job must have at most {MAX_HOSTS:,} hosts."
     )
-    yield Problem(f"spec.slices.{field}", spec.slices.max_slices, message, (str(most),))
+    yield Problem(f"spec.slices.{field}", spec.slices.max_slices, message, (str(max_slices),))
 
 
 def check_ici(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Problem]:

@@ -32,18 +32,20 @@ def check_weight_schedule(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A phase of `data.weightSchedule` must name sources of `data.train`, and have a weight above 0."""
     names = tuple(source.name for source in spec.data.train)
     for number, phase in enumerate(spec.data.weight_schedule):
-        at = f"{SCHEDULE}[{number}]"
-        yield from _check_names(at, phase.weights, names)
+        phase_path = f"{SCHEDULE}[{number}]"
+        yield from _check_names(phase_path, phase.weights, names)
         if not any(phase.weights.values()):
-            yield Problem(f"{at}.weights", dict(phase.weights), _describe_zero_weights("the sources of a phase"))
+            yield Problem(
+                f"{phase_path}.weights", dict(phase.weights), _describe_zero_weights("the sources of a phase")
+            )
 
 
-def _check_names(at: str, weights: Mapping[str, float], names: tuple[str, ...]) -> Iterator[Problem]:
+def _check_names(phase_path: str, weights: Mapping[str, float], names: tuple[str, ...]) -> Iterator[Problem]:
     for name in weights:
         if name not in names:
             nearest = ", ".join(nearest_names(name, names)[:MAX_NAMES])
             message = f"{name} must be the name of a source of `spec.data.train`, such as {nearest}."
-            yield Problem(f"{at}.weights.{name}", name, message)
+            yield Problem(f"{phase_path}.weights.{name}", name, message)
 
 
 def _describe_zero_weights(owner: str) -> str:

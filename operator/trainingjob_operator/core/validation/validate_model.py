@@ -130,7 +130,7 @@ def _check_rotated_features(spec: TrainingJobSpec, path: str, rope: Rope) -> Ite
     rotated = rope.rotated_dim(width)
     if rope.fraction < 1 and (rotated % 2 or rotated == 0):
         message = f"{rope.fraction:g} must rotate an even number of the {width} features of a head, not {rotated}."
-        near = [even / width for even in (rotated // 2 * 2, rotated // 2 * 2 + 2) if 0 < even <= width]
+        near = [even_dim / width for even_dim in (rotated // 2 * 2, rotated // 2 * 2 + 2) if 0 < even_dim <= width]
         yield Problem(f"{path}.fraction", rope.fraction, message, tuple(f"{share:g}" for share in near))
 
 

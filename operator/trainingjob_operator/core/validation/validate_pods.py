@@ -45,11 +45,11 @@ def describe_image_error(image: str) -> str:
     """Return the correction that an image reference needs; empty if a kubelet can parse it."""
     if "://" in image:
         return "must not have a scheme. Write the registry without `https://`."
-    name, at, digest = image.partition("@")
-    if at and not _DIGEST.fullmatch(digest):
+    name, separator, digest = image.partition("@")
+    if separator and not _DIGEST.fullmatch(digest):
         return "must have a digest after `@`, such as `sha256:` and 64 hexadecimal digits."
     algorithm, _, digits = digest.partition(":")
-    if at and len(digits) != _DIGEST_LENGTHS.get(algorithm, len(digits)):
+    if separator and len(digits) != _DIGEST_LENGTHS.get(algorithm, len(digits)):
         return f"must have {_DIGEST_LENGTHS[algorithm]} hexadecimal digits after `{algorithm}:`, not {len(digits)}."
     repository, tag = _split_tag(name)
     if tag is not None and not _TAG.fullmatch(tag):
@@ -88,12 +88,12 @@ def _split_domain(repository: str) -> tuple[str, str]:
 
 def _correct_image(image: str) -> str:
     reference = image.partition("://")[2] if "://" in image else image
-    name, at, digest = reference.partition("@")
+    name, separator, digest = reference.partition("@")
     repository, tag = _split_tag(name)
     domain, path = _split_domain(repository)
     path = re.sub(r"/{2,}", "/", path.lower().strip("/"))
     domain = f"{domain}/" if domain else ""
-    return f"{domain}{path}" + (f":{tag}" if tag else "") + f"{at}{digest}"
+    return f"{domain}{path}" + (f":{tag}" if tag else "") + f"{separator}{digest}"
 
 
 def check_object_names(spec: TrainingJobSpec) -> Iterator[Problem]:

@@ -17,7 +17,7 @@ _TYPE = f"`spec.objective.type: {DPO}`"
 def check_pairs(spec: TrainingJobSpec) -> Iterator[Problem]:
     """All sources of a job with `objective.type: dpo` have pairs of answers, and only those."""
     kind = spec.objective.type if spec.objective else DEFAULT_TYPE
-    for at, source in list_text_sources(spec):
+    for source_path, source in list_text_sources(spec):
         if kind == DPO and not source.has_pairs and source.rejected is None:
             message = (
                 f"must be set with {_TYPE}. Write the field of a record that holds the preferred answer, and set "
@@ -26,13 +26,13 @@ def check_pairs(spec: TrainingJobSpec) -> Iterator[Problem]:
             if "chosen" not in FORMATS[source.format].fields:
                 others = " or ".join(f"`format: {name}`" for name in formats_with("chosen"))
                 message += f" Records need {others}."
-            yield Problem(f"{at}.chosen", None, message)
+            yield Problem(f"{source_path}.chosen", None, message)
         elif kind != DPO and source.has_pairs:
             message = (
                 f"must not be set with `spec.objective.type: {kind}`, which reads one document of a record. Remove it, "
                 "or change the type."
             )
-            yield Problem(f"{at}.chosen", source.chosen, message, (f"spec.objective.type: {DPO}",))
+            yield Problem(f"{source_path}.chosen", source.chosen, message, (f"spec.objective.type: {DPO}",))
 
 
 def check_reference(spec: TrainingJobSpec) -> Iterator[Problem]:

@@ -21,14 +21,14 @@ def check_batches(spec: TrainingJobSpec) -> Iterator[Problem]:
     """With `parallelism.replicas`, `slices.max` must divide each global batch size."""
     slices = spec.num_replicas
     for number, (_, batch) in enumerate(spec.training.batch_sizes if slices else ()):
-        at = f"batchSchedule[{number - 1}].globalBatchSize" if number else "globalBatchSize"
+        field = f"batchSchedule[{number - 1}].globalBatchSize" if number else "globalBatchSize"
         if batch % slices:
             nearest = tuple(str(multiple) for multiple in nearest_multiples(slices, batch))
             message = (
                 f"{batch} must be a multiple of the maximum number of slices ({slices}), because each of them trains "
                 "an equal part of it."
             )
-            yield Problem(f"spec.training.{at}", batch, message, nearest)
+            yield Problem(f"spec.training.{field}", batch, message, nearest)
 
 
 def check_intervals(spec: TrainingJobSpec) -> Iterator[Problem]:

@@ -33,28 +33,28 @@ def check_env(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Each variable must have a unique name and one value, and must not configure a world or a slice."""
     secrets = {variable.name: path for path, variable in secret_variables(spec)}
     for number, variable in enumerate(spec.runtime.env):
-        at = f"spec.runtime.env[{number}]"
+        variable_path = f"spec.runtime.env[{number}]"
         sources = _value_sources(variable)
         if len(sources) != 1:
             found = join_words(f"`{source}`" for source in sources) if sources else "none"
             choices = "`value`, `secretKeyRef` and `configMapKeyRef`"
             message = f"{variable.name} must have exactly one of {choices}, but has {found}."
-            yield Problem(at, variable.name, message)
+            yield Problem(variable_path, variable.name, message)
         if variable.name.startswith((OPERATOR_ENV_PREFIX, *WORLD_VARIABLES)):
             message = f"{variable.name} must not be set, because the operator configures worlds. Remove it."
-            yield Problem(f"{at}.name", variable.name, message)
+            yield Problem(f"{variable_path}.name", variable.name, message)
         if variable.name.startswith(SLICE_VARIABLES):
             message = f"{variable.name} must not be set, because the nodes of a slice set it. Remove it."
-            yield Problem(f"{at}.name", variable.name, message)
+            yield Problem(f"{variable_path}.name", variable.name, message)
         for flag in _world_flags(variable):
             message = f"--{flag} must not be set, because the operator configures worlds. Remove it."
-            yield Problem(f"{at}.value", variable.value, message)
+            yield Problem(f"{variable_path}.value", variable.value, message)
         if owner := secrets.get(variable.name):
             message = f"{variable.name} must not be set beside spec.{owner}, which sets it. Remove one of the two."
-            yield Problem(f"{at}.name", variable.name, message)
+            yield Problem(f"{variable_path}.name", variable.name, message)
         if variable.name in {earlier.name for earlier in spec.runtime.env[:number]}:
             message = must_be_unique(variable.name, "an earlier variable")
-            yield Problem(f"{at}.name", variable.name, message)
+            yield Problem(f"{variable_path}.name", variable.name, message)
 
 
 def check_resources(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -88,24 +88,24 @@ def check_pull_secrets(spec: TrainingJobSpec) -> Iterator[Problem]:
 def check_tolerations(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Tolerations must be valid for the API server, which otherwise rejects the pods."""
     for number, toleration in enumerate(spec.scheduling.tolerations):
-        at = f"spec.scheduling.tolerations[{number}]"
+        toleration_path = f"spec.scheduling.tolerations[{number}]"
         if toleration.operator == "Exists" and toleration.value:
             message = (
                 f"{toleration.value} must not be set with `operator: Exists`, which compares no value. Remove it, or "
                 "write `operator: Equal`."
             )
-            nearest = (f"{at}.operator: Equal",) if toleration.key else ()
-            yield Problem(f"{at}.value", toleration.value, message, nearest)
+            nearest = (f"{toleration_path}.operator: Equal",) if toleration.key else ()
+            yield Problem(f"{toleration_path}.value", toleration.value, message, nearest)
         if toleration.operator == "Equal" and toleration.key is None:
             message = (
                 "must be set with `operator: Equal`, which compares one taint. `operator: Exists` without a key "
                 "tolerates every taint."
             )
-            yield Problem(f"{at}.key", None, message)
+            yield Problem(f"{toleration_path}.key", None, message)
         if toleration.toleration_seconds is not None and toleration.effect != "NoExecute":
             message = "must not be set without `effect: NoExecute`."
-            nearest = (f"{at}.effect: NoExecute",)
-            yield Problem(f"{at}.tolerationSeconds", toleration.toleration_seconds, message, nearest)
+            nearest = (f"{toleration_path}.effect: NoExecute",)
+            yield Problem(f"{toleration_path}.tolerationSeconds", toleration.toleration_seconds, message, nearest)
 
 
 def check_node_selector(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Problem]:

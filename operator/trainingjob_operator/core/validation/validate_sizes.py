@@ -88,7 +88,7 @@ def warn_of_padding(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
     """A batch is padded at sizes whose batch shards do not divide it. The warning describes the worst size."""
     training = plan.spec.training
     for number, (_, batch) in enumerate(training.batch_sizes):
-        at = f"batchSchedule[{number - 1}].globalBatchSize" if number else "globalBatchSize"
+        field = f"batchSchedule[{number - 1}].globalBatchSize" if number else "globalBatchSize"
         layouts = [size.layout.for_batch(batch) for size in plan.sizes if size.layout]
         worst = max(layouts, key=lambda layout: layout.padding_rows)
         waste = _padding_share(batch, _batch_parts(worst))
@@ -100,7 +100,7 @@ def warn_of_padding(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
                 f"{format_percent(waste)} of the computed sequences are padding."
             )
             nearest = _nearest_batches(batch, {_batch_parts(layout) for layout in layouts})
-            yield Problem(f"spec.training.{at}", batch, message, nearest)
+            yield Problem(f"spec.training.{field}", batch, message, nearest)
 
 
 def warn_of_pipeline_bubble(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:

@@ -33,11 +33,11 @@ def check_source_places(spec: TrainingJobSpec) -> Iterator[Problem]:
                 yield Problem(f"spec.{section}[{number}]", None, message)
 
 
-def _check_no_files(at: str, source: TextSource) -> Iterator[Problem]:
+def _check_no_files(source_path: str, source: TextSource) -> Iterator[Problem]:
     for field in ("path", "hugging_face", "pattern", "exclude"):
         if value := getattr(source, field):
             message = f"must not be set with `format: {source.format}`, which reads no files. Remove it."
-            yield Problem(f"{at}.{to_camel(field)}", value if isinstance(value, str) else None, message)
+            yield Problem(f"{source_path}.{to_camel(field)}", value if isinstance(value, str) else None, message)
 
 
 def check_hub_files(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -45,14 +45,14 @@ def check_hub_files(spec: TrainingJobSpec) -> Iterator[Problem]:
     for section, sources in list_sources(spec):
         for number, source in enumerate(sources):
             if source.hugging_face and source.pattern is not None:
-                at = f"spec.{section}[{number}]"
+                source_path = f"spec.{section}[{number}]"
                 for field in ("configuration", "split"):
                     if (value := getattr(source.hugging_face, field)) is not None:
-                        limit = quote_field(f"{at}.pattern", source.pattern)
+                        limit = quote_field(f"{source_path}.pattern", source.pattern)
                         message = (
                             f"must not be set with {limit}, which chooses the files itself. Remove one of the two."
                         )
-                        yield Problem(f"{at}.huggingFace.{field}", value, message)
+                        yield Problem(f"{source_path}.huggingFace.{field}", value, message)
 
 
 def check_hub_token(spec: TrainingJobSpec) -> Iterator[Problem]:

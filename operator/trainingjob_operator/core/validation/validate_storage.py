@@ -71,22 +71,22 @@ def check_volumes(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Names and mount paths of volumes must be unique, and mount paths must not overlap folders of the pod."""
     used_names = {volume.name for volume in spec.runtime.volumes}
     for number, volume in enumerate(spec.runtime.volumes):
-        at, earlier = f"spec.runtime.volumes[{number}]", spec.runtime.volumes[:number]
+        volume_path, earlier = f"spec.runtime.volumes[{number}]", spec.runtime.volumes[:number]
         nearest = (_free_mount(spec, volume.name),)
         mount = PurePosixPath(volume.mount_path)
         if volume.name in {earlier_volume.name for earlier_volume in earlier}:
             message = must_be_unique(volume.name, "an earlier volume")
             free = unused_name(volume.name, used_names, MAX_SHORT_NAME)
             used_names.add(free)
-            yield Problem(f"{at}.name", volume.name, message, (free,))
+            yield Problem(f"{volume_path}.name", volume.name, message, (free,))
         if ".." in mount.parts:
-            yield Problem(f"{at}.mountPath", volume.mount_path, must_be_direct(mount))
+            yield Problem(f"{volume_path}.mountPath", volume.mount_path, must_be_direct(mount))
         elif is_reserved(volume.mount_path):
             message = f"{mount} must not be, contain or lie in a folder that the pod itself needs."
-            yield Problem(f"{at}.mountPath", volume.mount_path, message, nearest)
+            yield Problem(f"{volume_path}.mountPath", volume.mount_path, message, nearest)
         elif mount in {PurePosixPath(earlier_volume.mount_path) for earlier_volume in earlier}:
             message = must_be_unique(str(mount), "an earlier volume", "mount path")
-            yield Problem(f"{at}.mountPath", volume.mount_path, message, nearest)
+            yield Problem(f"{volume_path}.mountPath", volume.mount_path, message, nearest)
 
 
 def check_compile_cache(spec: TrainingJobSpec) -> Iterator[Problem]:

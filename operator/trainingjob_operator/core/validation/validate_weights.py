@@ -59,15 +59,15 @@ def check_published_weights(spec: TrainingJobSpec) -> Iterator[Problem]:
 def _check_folder_or_repository(
     name: str, path: str | None, repository: str | None, options: Mapping[str, str | None]
 ) -> Iterator[Problem]:
-    at = f"{SOURCE}.{name}"
+    section_path = f"{SOURCE}.{name}"
     if (path is None) == (repository is None):
         found = "both" if path else "none"
-        yield Problem(at, None, f"must have exactly one of `path` and `repository`, but has {found}.")
+        yield Problem(section_path, None, f"must have exactly one of `path` and `repository`, but has {found}.")
     elif repository is None:
         for option, value in options.items():
             if value is not None:
                 message = "must not be set without `repository`. A folder has neither revisions nor tokens. Remove it."
-                yield Problem(f"{at}.{option}", None if option == "token" else value, message)
+                yield Problem(f"{section_path}.{option}", None if option == "token" else value, message)
 
 
 def check_source_folders(spec: TrainingJobSpec) -> Iterator[Problem]:
