@@ -16,7 +16,7 @@ DATA_MUTATIONS = (
     Mutation(
         "ids after the last end are dropped",
         f"{SOURCES}/readers/tokens.py",
-        "    if begun:\n",
+        "    if parts:\n",
         "    if False:\n",
         (f"{TESTS}/test_token_arrays.py",),
     ),

@@ -30,8 +30,8 @@ TRAINER_MUTATIONS = (
     Mutation(
         "leave the optimizer out of the key",
         f"{TRAINER}/runtime/compile_cache_key.py",
-        '    described: dict[str, Any] = spec.model_dump(mode="json", by_alias=True)\n',
-        '    described: dict[str, Any] = spec.model_dump(mode="json", by_alias=True, exclude={"optimizer"})\n',
+        '    spec_json: dict[str, Any] = spec.model_dump(mode="json", by_alias=True)\n',
+        '    spec_json: dict[str, Any] = spec.model_dump(mode="json", by_alias=True, exclude={"optimizer"})\n',
         ("tests/trainer/runtime/test_compile_cache_key.py",),
     ),
     Mutation(

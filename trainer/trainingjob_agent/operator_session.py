@@ -67,15 +67,15 @@ class Reporter:
     async def _report(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            began = loop.time()
+            start = loop.time()
             self._changed.clear()
             silence = self._suspended_seconds
             pause = await self._exchange()
             if silence and pause:  # no newer report overtook it
                 self._suspended_seconds = 0.0
                 await asyncio.sleep(silence)
-            await asyncio.sleep(began + MIN_INTERVAL_SECONDS - loop.time())
-            await self._wait_for_change(began + pause - loop.time())
+            await asyncio.sleep(start + MIN_INTERVAL_SECONDS - loop.time())
+            await self._wait_for_change(start + pause - loop.time())
 
     async def send_last_report(self) -> None:
         """Send a last report and ignore the answer."""

@@ -80,9 +80,9 @@ class ProgramChild(Child):
         """Report the steps that lines of the log name."""
         if self._pattern is None:
             return
-        began = time.thread_time()
+        start = time.thread_time()
         reports = [report for line in lines if (report := read_line(self._pattern, line))]
-        if time.thread_time() - began > MAX_SEARCH_SECONDS * max(len(lines) / 100, 1):
+        if time.thread_time() - start > MAX_SEARCH_SECONDS * max(len(lines) / 100, 1):
             LOG.warning("the steps in the log are not read any more: spec.program.progress.pattern takes too long")
             self._pattern = None
         for report in reports:

@@ -135,8 +135,8 @@ class StepPrograms:
         self, shape: BatchShape, *, measures_norms: bool = False
     ) -> tuple[tuple[Any, ...], tuple[State, StepMetrics]]:
         """Return the abstract arguments of `train`, and a tree of the structure that it returns."""
-        everywhere: Any = self._replicated
-        last: Any = jax.ShapeDtypeStruct((), jnp.int32, sharding=everywhere)
+        replicated: Any = self._replicated
+        last: Any = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated)
         arguments = (
             self.state_shapes,
             self._batch_shape(shape),
@@ -144,15 +144,15 @@ class StepPrograms:
         )
         trained = self._model.param_split.split(self.state_shapes.params).trained
         metrics = StepMetrics(
-            loss=everywhere,
-            grad_norm=everywhere,
-            learning_rate=everywhere,
-            non_finite=everywhere,
-            skipped=everywhere,
-            signals=everywhere,
-            objective=dict.fromkeys(self._metrics, everywhere),
-            spikes=everywhere if self._spec.protection.spikes else None,
-            norms=dict.fromkeys(norm_names(trained), everywhere) if measures_norms else None,
+            loss=replicated,
+            grad_norm=replicated,
+            learning_rate=replicated,
+            non_finite=replicated,
+            skipped=replicated,
+            signals=replicated,
+            objective=dict.fromkeys(self._metrics, replicated),
+            spikes=replicated if self._spec.protection.spikes else None,
+            norms=dict.fromkeys(norm_names(trained), replicated) if measures_norms else None,
         )
         return arguments, (self.state_shapes, metrics)
 
@@ -161,7 +161,7 @@ class StepPrograms:
 
     def compile_evaluate(self, programs: CompileCache, shape: BatchShape, name: str = "evaluate") -> EvaluateStep:
         """Return `evaluate` compiled for batches of a shape, under a name."""
-        everywhere: Any = self._replicated
+        replicated: Any = self._replicated
         batch = self._batch_shape(shape)._replace(stored=None)
         compiled: EvaluateStep = programs.compile_or_load(
             name,
@@ -174,16 +174,16 @@ class StepPrograms:
             ),
             (
                 ScoreSums(
-                    everywhere,
-                    everywhere,
-                    everywhere,
-                    everywhere,
-                    dict.fromkeys(self._pair_metrics, everywhere),
-                    everywhere if self._scored_teacher else None,
+                    replicated,
+                    replicated,
+                    replicated,
+                    replicated,
+                    dict.fromkeys(self._pair_metrics, replicated),
+                    replicated if self._scored_teacher else None,
                 ),
                 0,
             ),
-            out_shardings=everywhere,
+            out_shardings=replicated,
         )
         return compiled
 
@@ -373,27 +373,27 @@ class StepPrograms:
 
     def _shard_state(self) -> State:
         shapes = jax.eval_shape(self._initial_state, self._model.shapes)
-        everywhere: Any = NamedSharding(self._mesh, PartitionSpec())
+        replicated: Any = NamedSharding(self._mesh, PartitionSpec())
         params = param_shardings(self._model.axes, shapes.params, self._mesh, self._rules)
         find_slot = SlotFinder(self._spec, self._model.network)
 
         def shard(axes: Any, leaf: Any) -> Any:
             return self._shard(axes, leaf, self._mesh, self._rules)
 
-        opt = shard_slots(find_slot, shapes.opt, shard, everywhere)
+        opt = shard_slots(find_slot, shapes.opt, shard, replicated)
         state: State = jax.tree.map(
             lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding),
             shapes,
             State(
-                everywhere,
+                replicated,
                 params,
                 opt,
-                everywhere,
-                everywhere,
-                jax.tree.map(lambda _: everywhere, shapes.window),
+                replicated,
+                replicated,
+                jax.tree.map(lambda _: replicated, shapes.window),
                 self._moment_shardings if shapes.average is not None else None,
                 self._model.param_split.split(params).trained if shapes.reference is not None else None,
-                everywhere if shapes.teacher is not None else None,
+                replicated if shapes.teacher is not None else None,
             ),
         )
         placed = place_slots(self._spec, find_slot, state.slots)

@@ -90,7 +90,7 @@ def _run_dry_step(start: StartWorld, joined: JoinedWorld) -> None:
     jax.block_until_ready(measures)
 
 
-def _count_local_bytes(described: Params | None) -> int:
+def _count_local_bytes(abstract_params: Params | None) -> int:
     """Return the bytes of the shards of this process."""
 
     def count(leaf: jax.ShapeDtypeStruct) -> int:
@@ -98,16 +98,16 @@ def _count_local_bytes(described: Params | None) -> int:
         num_bytes: int = math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         return num_bytes * len(leaf.sharding.addressable_devices)
 
-    return sum(map(count, jax.tree.leaves(described)))
+    return sum(map(count, jax.tree.leaves(abstract_params)))
 
 
-def _make_zeros[T](described: T) -> T:
+def _make_zeros[T](abstract_tree: T) -> T:
     def make(leaf: jax.ShapeDtypeStruct) -> jax.Array:
         assert leaf.sharding is not None  # noqa: S101  # described states have shardings
         zeros = np.zeros(leaf.sharding.shard_shape(leaf.shape), leaf.dtype)
         return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda _: zeros)
 
-    zeros: T = jax.tree.map(make, described)
+    zeros: T = jax.tree.map(make, abstract_tree)
     return zeros
 
 

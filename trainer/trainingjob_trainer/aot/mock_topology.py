@@ -40,11 +40,11 @@ def fake_topology(layout: Layout) -> None:
         )
         for process in range(layout.num_hosts)
     ]
-    with ThreadPoolExecutor(layout.num_hosts) as together:  # each client waits for all others
-        list(together.map(lambda client: client.connect(), clients))
+    with ThreadPoolExecutor(layout.num_hosts) as pool:  # each client waits for all others
+        list(pool.map(lambda client: client.connect(), clients))
         state.client, state.process_id, state.num_processes = clients[0], 0, layout.num_hosts
         others = [
-            together.submit(
+            pool.submit(
                 xla_client.make_cpu_client,
                 distributed_client=client,
                 node_id=process,

@@ -136,9 +136,9 @@ class NeighborCompiler:
             memory_bytes=memory_bytes,
             program_secret=self._start.program_secret,
         )
-        began = time.monotonic()
+        start = time.monotonic()
         code, last_line = self._run_compiler(request)
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - start
         if code == 0:
             LOG.info("compiled ahead slices=%d seconds=%.1f", num_slices, seconds)
         elif not self._stop.is_set():

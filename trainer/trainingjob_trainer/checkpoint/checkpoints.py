@@ -191,8 +191,8 @@ class Checkpoints:
         self.wait()
         while self.is_failing:
             time.sleep(FINAL_RETRY_SECONDS)
-            begun = self._writer.begun
-            self.save(step, state, begun.evaluations if begun and begun.step == step else None)
+            record = self._writer.begun
+            self.save(step, state, record.evaluations if record and record.step == step else None)
             self.wait()
 
     def wait_for_backup(self) -> None:

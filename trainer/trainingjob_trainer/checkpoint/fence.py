@@ -166,10 +166,10 @@ class Fence:
             if match and match["uid"] == self.job_uid and (generation := parse_number(match["generation"])) is not None
         ]
 
-    def _fenced_off_error(self, why: str, newest_generation: int = 0) -> TrainingError:
+    def _fenced_off_error(self, reason: str, newest_generation: int = 0) -> TrainingError:
         return TrainingError(
             FailureReason.STORAGE,
-            f"this world may not write to {self._store.root} any more: {why}",
+            f"this world may not write to {self._store.root} any more: {reason}",
             path="spec.checkpoint.uri",
             value=self._store.root,
             fatal=False,

@@ -79,8 +79,8 @@ def load_initial_params(source: InitializeFrom, base: BaseParams, peers: Process
     common = [name for name in names if name in saved_shapes]
     for name in common:
         own[name].delete()
-    together = [name for name in common if not base.is_quantized(name)]
-    for group in filter(None, (together, *([name] for name in common if base.is_quantized(name)))):
+    unquantized = [name for name in common if not base.is_quantized(name)]
+    for group in filter(None, (unquantized, *([name] for name in common if base.is_quantized(name)))):
         # Parameters of other groups are left out: Orbax would read a placeholder, with all its numbers.
         item = {"params": select(params, group.__contains__)}
         found = folders.read(item, partial(_restore, orbax))
@@ -91,9 +91,9 @@ def load_initial_params(source: InitializeFrom, base: BaseParams, peers: Process
 
 
 def _restore(orbax: ocp.Checkpointer, folder: str, item: dict[str, Any]) -> dict[str, Any]:
-    how = jax.tree.map(make_restore_args, item)
+    restore_args = jax.tree.map(make_restore_args, item)
     found: dict[str, Any] = orbax.restore(
-        array_path(folder), args=ocp.args.PyTreeRestore(item=item, restore_args=how, partial_restore=True)
+        array_path(folder), args=ocp.args.PyTreeRestore(item=item, restore_args=restore_args, partial_restore=True)
     )
     return found
 

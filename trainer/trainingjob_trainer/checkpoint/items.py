@@ -65,11 +65,11 @@ def complete_state(restored: Mapping[str, Any], state: State) -> State:
     return State(**restored, **{name: _start_item(name, items[name], restored) for name in missing})
 
 
-def _start_item(name: str, described: Any, restored: Mapping[str, Any]) -> Any:
+def _start_item(name: str, abstract_tree: Any, restored: Mapping[str, Any]) -> Any:
     """Return the value of an item that a checkpoint lacks."""
     if ITEM_RULES[name] is ItemRule.PARAMS:
-        return copy_params(described, restored["params"])
-    return _zeros(described)
+        return copy_params(abstract_tree, restored["params"])
+    return _zeros(abstract_tree)
 
 
 def _find_in_older(state: State, shapes: str) -> frozenset[str] | None:
@@ -78,12 +78,12 @@ def _find_in_older(state: State, shapes: str) -> frozenset[str] | None:
     return next((frozenset(saved_items(form)) for form in forms if hash_shapes(form) == shapes), None)
 
 
-def _zeros(described: Any) -> Any:
+def _zeros(abstract_tree: Any) -> Any:
     def make(leaf: Any) -> jax.Array:
         zeros = np.zeros(leaf.shape, jnp.dtype(leaf.dtype))
         return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda place: zeros[place])
 
-    return jax.tree.map(make, described)
+    return jax.tree.map(make, abstract_tree)
 
 
 def select(state: State, names: Collection[str]) -> dict[str, Any]:

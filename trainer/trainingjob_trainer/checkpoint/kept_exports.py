@@ -265,7 +265,7 @@ class KeptExports:
         self._run_stage(lambda: planned.finish() if is_first else None)
         self._run_stage(lambda: commit_export(folder, record, self._fence) if is_first else None)
 
-    def _run_stage[T](self, act: Callable[[], T]) -> T:
+    def _run_stage[T](self, operation: Callable[[], T]) -> T:
         """Run this process's part of a stage, then exchange errors with all processes.
 
         Raises:
@@ -273,7 +273,7 @@ class KeptExports:
         """
         problem = ""
         try:
-            result = act()
+            result = operation()
         except (OSError, ValueError, TrainingError) as error:
             problem = describe_error(error)
         self._errors.exchange_results(problem)

@@ -168,12 +168,12 @@ class RateLimit:
 
     def throttle(self, parts: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the same chunks, delayed to the rate limit."""
-        begun = time.monotonic()
+        start = time.monotonic()
         for part in parts:
             yield part
-            self._due = max(self._due, begun) + len(part) / self._rate
+            self._due = max(self._due, start) + len(part) / self._rate
             self._hurry.wait(max(self._due - time.monotonic(), 0.0))
-            begun = time.monotonic()
+            start = time.monotonic()
 
 
 def hash_files(folder: StepFolder, names: Iterable[str], pace: RateLimit | None = None) -> dict[str, FileHash]:
@@ -217,7 +217,7 @@ class ReadRetry:
         self._seconds = seconds
         self._deadline: float | None = None  # None: no read has failed yet
 
-    def read[T](self, act: Callable[[], T]) -> T:
+    def read[T](self, operation: Callable[[], T]) -> T:
         """Return the result of a read, which is repeated while it fails.
 
         Raises:
@@ -225,7 +225,7 @@ class ReadRetry:
         """
         while True:
             try:
-                return act()
+                return operation()
             except FileNotFoundError:
                 raise
             except OSError as error:

@@ -79,9 +79,9 @@ class SingleReplicaRestore:
         item = {name: value for name, value in state._asdict().items() if value is not None}
 
         def read(folder: str, part: dict[str, Any]) -> dict[str, Any]:
-            how = jax.tree.map(make_restore_args, part)
+            restore_args = jax.tree.map(make_restore_args, part)
             found: dict[str, Any] = reader.restore(
-                array_path(folder), args=ocp.args.PyTreeRestore(item=part, restore_args=how)
+                array_path(folder), args=ocp.args.PyTreeRestore(item=part, restore_args=restore_args)
             )
             return found
 

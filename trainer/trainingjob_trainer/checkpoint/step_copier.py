@@ -98,7 +98,7 @@ class StepCopier:
         self._run_stage(lambda: None if is_copied() else copy_share())
         self._run_stage(lambda: None if process or is_copied() else commit())
 
-    def _run_stage(self, act: Callable[[], None]) -> None:
+    def _run_stage(self, operation: Callable[[], None]) -> None:
         """Run this process's part of a stage, then exchange errors with all processes.
 
         Raises:
@@ -106,7 +106,7 @@ class StepCopier:
         """
         problem = ""
         try:
-            act()
+            operation()
         except (OSError, ValueError, TrainingError) as error:
             problem = describe_error(error)
         self._error_exchange.exchange_results(problem)

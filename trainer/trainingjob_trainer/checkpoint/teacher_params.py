@@ -57,16 +57,18 @@ def read_teacher(
     Raises:
         TrainingError: the source cannot be read.
     """
-    described, teacher = describe_teacher(spec), spec.objective.teacher if spec.objective else None
-    if described is None or teacher is None or shapes is None:
+    teacher_spec, teacher = describe_teacher(spec), spec.objective.teacher if spec.objective else None
+    if teacher_spec is None or teacher is None or shapes is None:
         return None
-    base = BaseParams(resolve_network(described), shapes, DTYPES[described.precision.params], may_be_partial=False)
+    base = BaseParams(
+        resolve_network(teacher_spec), shapes, DTYPES[teacher_spec.precision.params], may_be_partial=False
+    )
     source, random = describe_source(teacher), jax.tree.map(lambda _: Absent(), shapes)
     loaded: InitialParams | PublishedParams
     try:
         if source.hugging_face:
             own = open_store(spec.checkpoint.uri)
-            loaded = load_published_params(source, described.model, base, random, own, is_leader=False)
+            loaded = load_published_params(source, teacher_spec.model, base, random, own, is_leader=False)
         else:
             loaded = load_initial_params(source, base, peers, random)
     except TrainingError as error:

@@ -25,10 +25,10 @@ def compile_step(config: RunConfig, layout: Layout, dump: Path | None = None) ->
     mesh = build_mesh(find_devices(config, layout), layout)
     steps = StepPrograms(config.spec, mesh)
     programs = CompileCache("", "", config, layout, ProcessGroup(0, 1))
-    began = time.monotonic()
+    start = time.monotonic()
     # What a built train step offers beyond being called is JAX's `Compiled`.
     compiled = steps.compile_train(programs, batch_shape(layout))
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - start
     memory = compiled.memory_analysis()  # type: ignore[attr-defined]
     text = compiled.as_text()  # type: ignore[attr-defined]
     if dump:

@@ -181,7 +181,7 @@ class _DatasetJoiner:
         answers = sum((account.answer_counts for account in accounts), Counter[str]())
         warnings = self._encoders.list_warnings(counts, answers)
         tokens = self._count_tokens(files)
-        described: dict[str, Any] = {
+        description: dict[str, Any] = {
             "format": CACHE_FORMAT,
             "identity": self._hash_content(files),
             "numTokens": sum(tokens.values()),
@@ -195,25 +195,25 @@ class _DatasetJoiner:
             self._check_sequences(pieces.num_sequences, tokens, warnings)
             self._write("pieces.bin", (pieces.bounds.astype(PIECE_DTYPE).tobytes(),))
             self._write("rows.bin", (pieces.firsts.astype(PIECE_DTYPE).tobytes(),))
-            described |= {"numPieces": len(pieces.bounds), "numRows": pieces.num_sequences}
-            described["rows"] = _count_packed_rows(pieces, tokens)
+            description |= {"numPieces": len(pieces.bounds), "numRows": pieces.num_sequences}
+            description["rows"] = _count_packed_rows(pieces, tokens)
             if has_pairs:
-                described["hasPairs"] = True
-                described["rows"] = {name: count // 2 for name, count in described["rows"].items()}
+                description["hasPairs"] = True
+                description["rows"] = {name: count // 2 for name, count in description["rows"].items()}
             else:
-                described["warnings"] += _fill_warnings(pieces, self._length)
+                description["warnings"] += _fill_warnings(pieces, self._length)
         else:
             self._check_sequences((sum(tokens.values()) - 1) // self._length, tokens, warnings)
-            described["rows"] = _count_rows(tokens, self._length)
+            description["rows"] = _count_rows(tokens, self._length)
         self._write("tokens.bin", self._read_parts("tokens"))
         if self._encoders.has_weights:
             self._write("token_weights.bin", self._read_parts("weights"))
-            described["hasWeights"] = True
+            description["hasWeights"] = True
         token_bytes = self._encoders.text.count_token_bytes()
         self._write("token_bytes.bin", (token_bytes.astype(BYTES_DTYPE).tobytes(),))
-        described["numIds"] = len(token_bytes)
+        description["numIds"] = len(token_bytes)
         self._write("files.jsonl", (f"{json.dumps(file)}\n".encode() for file in files))
-        self._write("index.json", (json.dumps(described).encode(),))
+        self._write("index.json", (json.dumps(description).encode(),))
 
     def _count_tokens(self, files: Sequence[FileAccount]) -> dict[str, int]:
         tokens = {source.name: 0 for source, _ in self._writer.manifest.found}

@@ -116,8 +116,8 @@ class BatchLoader:
             )
             sequences = text.sequences(sequence_numbers.reshape(-1))
             sequences.loss_weights[padded.reshape(-1)] = 0.0
-            ahead, dims = (*sequence_numbers.shape[:2], -1, text.sequence_length), sequences.tokens.ndim
-            shaped: Sequences = jax.tree.map(lambda array: array.reshape(*ahead, *array.shape[dims:]), sequences)
+            leading_dims, dims = (*sequence_numbers.shape[:2], -1, text.sequence_length), sequences.tokens.ndim
+            shaped: Sequences = jax.tree.map(lambda array: array.reshape(*leading_dims, *array.shape[dims:]), sequences)
             return shaped
 
         def make(part: Callable[[Sequences], Any], *further: int) -> jax.Array:

@@ -35,13 +35,13 @@ class ModelFile(Open):
 
 def keep_model_files(store: Store, spec: TrainingJobSpec) -> None:
     """Write what a checkpoint folder lacks. An error costs the files, not the training."""
-    described = ModelFile(
+    model_file = ModelFile(
         model=spec.model,
         precision=spec.precision,
         tokenizer=spec.tokenizer,
         sequence_length=spec.training.sequence_length,
     )
-    content = json.dumps(described.model_dump(mode="json", by_alias=True), indent=1).encode()
+    content = json.dumps(model_file.model_dump(mode="json", by_alias=True), indent=1).encode()
     try:
         if _read(store, MODEL_FILE) != content:
             store.write(MODEL_FILE, (content,))

@@ -98,11 +98,11 @@ class StoredReader:
         Raises:
             TrainingError: a part cannot be read, or is damaged.
         """
-        described, L = self.description, self.description.sequence_length
+        description, L = self.description, self.description.sequence_length
         records = list(map_in_flight(self._read_sequence, map(int, numbers), MAX_REQUESTS))
-        rows = np.frombuffer(b"".join(records), described.record).reshape(len(numbers), L)
+        rows = np.frombuffer(b"".join(records), description.record).reshape(len(numbers), L)
         ids, shares = rows["ids"].astype(np.int32), rows["shares"]
-        if (ids >= described.vocab_size).any() or not (shares >= 0).all() or not np.isfinite(rows["entropy"]).all():
+        if (ids >= description.vocab_size).any() or not (shares >= 0).all() or not np.isfinite(rows["entropy"]).all():
             raise _damaged_error(self.store, self.folder, "has ids or probabilities out of range")
         return StoredRows(ids, np.ascontiguousarray(shares), np.ascontiguousarray(rows["entropy"]))
 
@@ -195,8 +195,8 @@ def open_stored(store: Store, dataset_hash: str, num_sequences: int, spec: Train
 
 def hash_descriptions(readers: list[StoredReader]) -> int:
     """Return a hash of the teachers of stored probabilities, above 0 and below 2^32."""
-    described = json.dumps([asdict(reader.description) for reader in readers])
-    return int.from_bytes(hashlib.sha256(described.encode()).digest()[:4]) or 1
+    description = json.dumps([asdict(reader.description) for reader in readers])
+    return int.from_bytes(hashlib.sha256(description.encode()).digest()[:4]) or 1
 
 
 def _check_sizes(store: Store, folder: str, found: Description) -> None:
@@ -212,14 +212,14 @@ def _check_sizes(store: Store, folder: str, found: Description) -> None:
             )
 
 
-def _access[T](store: Store, name: str, act: Callable[[], T]) -> T:
+def _access[T](store: Store, name: str, operation: Callable[[], T]) -> T:
     """Return what an access of the store returns.
 
     Raises:
         TrainingError: the object is missing or no file of this project, or the store refuses or does not respond.
     """
     try:
-        return act()
+        return operation()
     except FileNotFoundError as error:
         raise _damaged_error(store, name, "is missing") from error
     except UntrustedFileError as error:

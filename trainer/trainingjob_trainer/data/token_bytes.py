@@ -40,21 +40,21 @@ def count_token_bytes(tokenizer: TextTokenizer) -> np.ndarray:
 
 def _count_ordinary(tokenizer: tokenizers.Tokenizer, vocab: Mapping[str, int]) -> list[int]:
     """Return the number of bytes of each token."""
-    described = json.loads(tokenizer.to_str())
-    if any(_has_part(described[name], "ByteLevel") for name in ("pre_tokenizer", "decoder")):
+    tokenizer_json = json.loads(tokenizer.to_str())
+    if any(_has_part(tokenizer_json[name], "ByteLevel") for name in ("pre_tokenizer", "decoder")):
         byte_characters = frozenset(ByteLevel.alphabet())
         return [len(token) if byte_characters.issuperset(token) else len(token.encode()) for token in vocab]
     texts = _decode_after_token(tokenizer, vocab)
-    if not _has_part(described["decoder"], "ByteFallback"):
+    if not _has_part(tokenizer_json["decoder"], "ByteFallback"):
         return texts
     return [1 if BYTE_TOKEN.fullmatch(token) else count for token, count in zip(vocab, texts, strict=True)]
 
 
-def _has_part(described: Any, kind: str) -> bool:
+def _has_part(part: Any, kind: str) -> bool:
     """Return whether a part of a tokenizer file, or any inside it, is of a kind."""
-    if isinstance(described, dict):
-        return described.get("type") == kind or any(_has_part(value, kind) for value in described.values())
-    return isinstance(described, list) and any(_has_part(item, kind) for item in described)
+    if isinstance(part, dict):
+        return part.get("type") == kind or any(_has_part(value, kind) for value in part.values())
+    return isinstance(part, list) and any(_has_part(item, kind) for item in part)
 
 
 def _decode_after_token(tokenizer: tokenizers.Tokenizer, vocab: Mapping[str, int]) -> list[int]:

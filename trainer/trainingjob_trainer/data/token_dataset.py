@@ -234,25 +234,25 @@ def open_dataset(store: Store, folder: str, sequence_length: int) -> TokenDatase
         TrainingError: a file is cut off.
         UntrustedFileError: the folder does not hold a dataset.
     """
-    described = read_description(store, folder)
-    num_tokens, pieces, weights, token_bytes = described["numTokens"], None, None, None
-    tokens = _map(store, folder, "tokens.bin", np.dtype(described["dtype"]), (num_tokens,))
-    if described.get("numRows"):
-        bounds = _map(store, folder, "pieces.bin", PIECE_DTYPE, (described.get("numPieces", 0), 2))
-        pieces = Pieces(bounds, _map(store, folder, "rows.bin", PIECE_DTYPE, (described["numRows"] + 1,)))
-    if described.get("hasWeights"):
+    description = read_description(store, folder)
+    num_tokens, pieces, weights, token_bytes = description["numTokens"], None, None, None
+    tokens = _map(store, folder, "tokens.bin", np.dtype(description["dtype"]), (num_tokens,))
+    if description.get("numRows"):
+        bounds = _map(store, folder, "pieces.bin", PIECE_DTYPE, (description.get("numPieces", 0), 2))
+        pieces = Pieces(bounds, _map(store, folder, "rows.bin", PIECE_DTYPE, (description["numRows"] + 1,)))
+    if description.get("hasWeights"):
         weights = _map(store, folder, "token_weights.bin", WEIGHT_DTYPE, (num_tokens,))
-    if described.get("numIds"):
-        token_bytes = _map(store, folder, "token_bytes.bin", BYTES_DTYPE, (described["numIds"],))
+    if description.get("numIds"):
+        token_bytes = _map(store, folder, "token_bytes.bin", BYTES_DTYPE, (description["numIds"],))
     return TokenDataset(
-        described.get("identity", folder),
+        description.get("identity", folder),
         tokens,
         sequence_length,
         pieces,
         weights,
         store.locate(f"{FOLDER}/{folder}"),
         token_bytes,
-        has_pairs=described.get("hasPairs", False),
+        has_pairs=description.get("hasPairs", False),
     )
 
 

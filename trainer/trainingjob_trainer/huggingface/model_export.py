@@ -182,14 +182,14 @@ def _describe_length(spec: TrainingJobSpec, kept: dict[str, Any]) -> dict[str, A
     return {LENGTH: max(int(kept.get(LENGTH, 0)), spec.training.sequence_length)}
 
 
-def _run_stage(name: str, store: Store, peers: ProcessGroup, act: Callable[[], OSError | None]) -> None:
+def _run_stage(name: str, store: Store, peers: ProcessGroup, operation: Callable[[], OSError | None]) -> None:
     """Run a stage on this process, and wait for the others.
 
     Raises:
         TrainingError: the stage failed on any process.
     """
     try:
-        error = act()
+        error = operation()
     except OSError as caught:
         error = caught
     problem = f"{error.errno or 0} {error.strerror}" if error else ""

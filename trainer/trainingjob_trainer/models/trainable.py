@@ -53,19 +53,21 @@ def merge_trees(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
     return left | right | both
 
 
-def copy_params(described: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of the parameters of some names. `described` has the names, and the shapes and shardings.
+def copy_params(abstract_params: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of the parameters of some names. `abstract_params` has the names, the shapes and the shardings.
 
     All processes of a world call this together.
     """
-    names = {tensor_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(described)}
+    names = {tensor_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(abstract_params)}
 
     def copy(chosen: dict[str, Any]) -> dict[str, Any]:
         # Without `jnp.copy`, a program returns its argument, which a step donates.
-        copied: dict[str, Any] = jax.tree.map(lambda leaf, shape: jnp.copy(leaf).astype(shape.dtype), chosen, described)
+        copied: dict[str, Any] = jax.tree.map(
+            lambda leaf, shape: jnp.copy(leaf).astype(shape.dtype), chosen, abstract_params
+        )
         return copied
 
-    shardings: Any = jax.tree.map(lambda leaf: leaf.sharding, described)
+    shardings: Any = jax.tree.map(lambda leaf: leaf.sharding, abstract_params)
     started: dict[str, Any] = jax.jit(copy, out_shardings=shardings)(select(params, names.__contains__))
     return started
 

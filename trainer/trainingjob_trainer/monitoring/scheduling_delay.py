@@ -47,10 +47,10 @@ class SchedulingDelayMonitor:
 
     def _watch(self) -> None:
         elapsed = lost = 0.0
-        begun = time.monotonic()
+        start = time.monotonic()
         while not self._stop.wait(POLL_INTERVAL_SECONDS):
             now = time.monotonic()
-            elapsed, lost, begun = elapsed + now - begun, lost + max(now - begun - POLL_INTERVAL_SECONDS, 0.0), now
+            elapsed, lost, start = elapsed + now - start, lost + max(now - start - POLL_INTERVAL_SECONDS, 0.0), now
             if elapsed >= self._window_seconds:
                 self._shares.append(lost / elapsed)
                 elapsed = lost = 0.0

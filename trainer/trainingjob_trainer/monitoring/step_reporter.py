@@ -136,9 +136,9 @@ class StepReporter:
     @contextmanager
     def loading_batch(self) -> Iterator[None]:
         """Measure the time for which this process loads the batch of a step."""
-        begun = time.monotonic()
+        start = time.monotonic()
         yield
-        self._load_times.append(time.monotonic() - begun)
+        self._load_times.append(time.monotonic() - start)
 
     def report(self, step: int, step_metrics: StepMetrics) -> Signal:
         """Wait for a step's metrics and report them; return the signals that any process sent with the step.
@@ -146,7 +146,7 @@ class StepReporter:
         Raises:
             TrainingError: training must not continue after the step.
         """
-        begun = time.monotonic()
+        start = time.monotonic()
         loss = float(step_metrics.loss)  # waits for the device, which waits for all other hosts
         now = time.monotonic()
         seconds, self._timer_start = now - self._timer_start, now
@@ -155,7 +155,7 @@ class StepReporter:
             self._wait_times.clear()
             self._load_times.clear()
         self._step_times.append(seconds)
-        self._wait_times.append(now - begun)
+        self._wait_times.append(now - start)
         self._skips.append(is_skipped(step_metrics))
         batch_size = size_of_step(step, self._sizes)
         progress = Progress(
@@ -195,8 +195,8 @@ class StepReporter:
             for name, scores in finite.items()
         }
         for name, scores in measured.items():
-            described = " ".join(f"{key}={score:.4f}" for key, score in scores.by_name().items())
-            LOG.info("evaluated step=%d evaluation=%s %s", step, name, described)
+            description = " ".join(f"{key}={score:.4f}" for key, score in scores.by_name().items())
+            LOG.info("evaluated step=%d evaluation=%s %s", step, name, description)
             if self._writer:
                 self._writer.write_evaluation(step, name, scores.by_name())
         if self._newest:

@@ -60,12 +60,12 @@ class Teacher:
     def describe_params(self, rules: Table) -> Params:
         """Return shapes, formats and shardings of the parameters."""
         shardings = param_shardings(self._model.axes, self._model.shapes, self._mesh, rules)
-        described: Params = jax.tree.map(
+        abstract_params: Params = jax.tree.map(
             lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
             self._model.shapes,
             shardings,
         )
-        return described
+        return abstract_params
 
     def add_hidden(self, params: Params, batch: Batch) -> tuple[Params, Batch]:
         """Return the arguments of the student, which runs after the teacher: its batch has the teacher's hidden states.
@@ -130,12 +130,12 @@ def make_teacher(spec: TrainingJobSpec, mesh: Mesh) -> AnyTeacher | None:  # Non
     """Return the teacher of a job."""
     if spec.objective and spec.objective.probabilities:
         return StoredTeacher()
-    described = describe_teacher(spec)
-    if described is None:
+    teacher_spec = describe_teacher(spec)
+    if teacher_spec is None:
         return None
     first = frozenset(tensor.name for tensor in resolve_network(spec).embedding.tensors)
     features = spec.objective.features if spec.objective else None
-    return Teacher(split_model_of(described), mesh, first, features.layers if features else ())
+    return Teacher(split_model_of(teacher_spec), mesh, first, features.layers if features else ())
 
 
 def describe_stored(spec: TrainingJobSpec, tokens: Any) -> StoredShares | None:  # None: the job reads none

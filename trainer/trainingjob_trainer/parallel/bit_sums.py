@@ -20,8 +20,8 @@ def hash_arrays(tree: Any) -> jax.Array:
         return jnp.maximum(total, 1)
 
     sharding: Any = jax.tree.leaves(tree)[0].sharding
-    everywhere = NamedSharding(sharding.mesh, PartitionSpec())
-    hashed: jax.Array = jax.jit(add_up, out_shardings=everywhere)(tree)
+    replicated = NamedSharding(sharding.mesh, PartitionSpec())
+    hashed: jax.Array = jax.jit(add_up, out_shardings=replicated)(tree)
     return hashed
 
 

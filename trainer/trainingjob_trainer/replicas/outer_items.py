@@ -26,20 +26,20 @@ def describe_outer(state: State, trained: Params) -> State:
     """Return the shapes and shardings of a state in a checkpoint, from those of the state and its trained part."""
     outer: Any = jax.tree.map(lambda leaf: place_on_host(leaf.update(dtype=jnp.float32)), trained)
     mesh = jax.tree.leaves(trained)[0].sharding.mesh
-    everywhere = NamedSharding(mesh, PartitionSpec())
-    base: Any = jax.ShapeDtypeStruct((BASE_BYTES // BASE_DTYPE.itemsize,), jnp.uint32, sharding=everywhere)
+    replicated = NamedSharding(mesh, PartitionSpec())
+    base: Any = jax.ShapeDtypeStruct((BASE_BYTES // BASE_DTYPE.itemsize,), jnp.uint32, sharding=replicated)
     return state._replace(outer_params=outer, outer_momentum=outer, outer_base=base)
 
 
-def attach_outer(state: State, described: State, outer: OuterState, base: str) -> State:
-    """Return a state with the items of the outer optimizer. `described` is that of `describe_outer`."""
+def attach_outer(state: State, abstract_state: State, outer: OuterState, base: str) -> State:
+    """Return a state with the items of the outer optimizer. `abstract_state` is that of `describe_outer`."""
     numbers = np.frombuffer(bytes.fromhex(base), BASE_DTYPE).astype(np.uint32)
-    assert described.outer_base is not None  # noqa: S101  # it describes all items
+    assert abstract_state.outer_base is not None  # noqa: S101  # it describes all items
     return state._replace(
-        outer_params=_assemble(described.outer_params, outer.params),
-        outer_momentum=_assemble(described.outer_momentum, outer.momentum),
+        outer_params=_assemble(abstract_state.outer_params, outer.params),
+        outer_momentum=_assemble(abstract_state.outer_momentum, outer.momentum),
         outer_base=jax.make_array_from_callback(
-            numbers.shape, described.outer_base.sharding, lambda place: numbers[place]
+            numbers.shape, abstract_state.outer_base.sharding, lambda place: numbers[place]
         ),
     )
 
@@ -57,8 +57,8 @@ def copy_shards(tree: Any) -> HostShards:
     return {shard.name: np.array(array, np.float32) for shard, array in Shards(tree).local_arrays(tree)}
 
 
-def _assemble(described: Any, held: HostShards) -> Any:
-    shards = Shards(described)
+def _assemble(abstract_tree: Any, held: HostShards) -> Any:
+    shards = Shards(abstract_tree)
     return assemble(
-        shards, described, {number: held[shard.name] for number, shard in shards.local_shards.items()}, None
+        shards, abstract_tree, {number: held[shard.name] for number, shard in shards.local_shards.items()}, None
     )

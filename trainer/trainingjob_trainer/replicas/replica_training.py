@@ -68,14 +68,16 @@ def open_replica(
 class ReplicaTraining:
     """The training of a replica, on one process. `split` selects the parameters that take part in rounds.
 
-    `described` is the result of `describe_saved`.
+    `abstract_state` is the result of `describe_saved`.
     """
 
-    def __init__(self, rounds: ReplicaRounds, split: ParamSplit, schedule: RoundSchedule, described: State) -> None:
+    def __init__(
+        self, rounds: ReplicaRounds, split: ParamSplit, schedule: RoundSchedule, abstract_state: State
+    ) -> None:
         self.rounds = rounds
         self._split = split
         self._schedule = schedule
-        self._described = described
+        self._abstract_state = abstract_state
         self.newest_end: RoundEnd | None = None
         """The end of the newest round. None: no round has ended since this replica has joined."""
 
@@ -90,7 +92,7 @@ class ReplicaTraining:
 
     def attach_outer(self, state: State) -> State:
         """Return a state at the end of a round with the items of the outer optimizer, for a checkpoint."""
-        return attach_outer(state, self._described, self.rounds.outer, self.rounds.base)
+        return attach_outer(state, self._abstract_state, self.rounds.outer, self.rounds.base)
 
     def delete_rounds(self, saved: int) -> None:
         """Delete the rounds that no replica needs once a step is saved. The next call retries what fails."""

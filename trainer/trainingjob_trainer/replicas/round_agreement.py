@@ -55,7 +55,7 @@ class RoundAgreement:
             ReplicaBehindError: the record has another base, or a later round was decided without this one.
             OSError, UntrustedFileError: as for `RoundFiles`.
         """
-        begun = time.monotonic()
+        start = time.monotonic()
         unfinished_since: float | None = None  # None: no record is unfinished
         while True:
             found, now = self.files.find_record(number), time.monotonic()
@@ -63,7 +63,7 @@ class RoundAgreement:
                 return record
             unfinished_since = (unfinished_since or now) if found.is_unfinished else None
             is_being_written = unfinished_since is not None and now - unfinished_since < self.unfinished_seconds
-            members = self._choose_members(number, base, is_overdue=now - begun >= self.wait_seconds)
+            members = self._choose_members(number, base, is_overdue=now - start >= self.wait_seconds)
             if members and not is_being_written:
                 self._create(RoundRecord(job_uid=self.job_uid, round=number, base=base, members=members), found)
                 unfinished_since = None

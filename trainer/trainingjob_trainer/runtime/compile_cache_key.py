@@ -177,14 +177,14 @@ def hash_modules() -> dict[str, str]:
 
 def spec_key(spec: TrainingJobSpec) -> dict[str, Any]:
     """Return the spec without the parts that shape no program."""
-    described: dict[str, Any] = spec.model_dump(mode="json", by_alias=True)
+    spec_json: dict[str, Any] = spec.model_dump(mode="json", by_alias=True)
     for path in SPEC_WITHOUT_EFFECT:
         *parents, last = path.split(".")
-        section = described
+        section = spec_json
         for parent in parents:
             section = section[parent]
         section.pop(last, None)  # fields that older agents do not know are left out while they are unset
-    return described
+    return spec_json
 
 
 def jax_key(values: Mapping[str, Any]) -> dict[str, str]:

@@ -121,7 +121,7 @@ def check_arithmetic(mesh: Mesh, programs: CompileCache, peers: ProcessGroup) ->
     Raises:
         TrainingError: a device computes wrongly, or the sum is wrong.
     """
-    everywhere, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec(AXES))
+    replicated, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec(AXES))
     seeds = np.arange(mesh.size, dtype=np.uint32)
 
     def compute(seeds: jax.Array) -> Any:
@@ -136,7 +136,7 @@ def check_arithmetic(mesh: Mesh, programs: CompileCache, peers: ProcessGroup) ->
         (jax.ShapeDtypeStruct(seeds.shape, seeds.dtype, sharding=split),),
         (0, 0),
         once=True,
-        out_shardings=(split, everywhere),
+        out_shardings=(split, replicated),
     )
     found, total = program(jax.make_array_from_callback(seeds.shape, split, lambda place: seeds[place]))
     expected = expected_digests()[seeds % NUM_PATTERNS]
@@ -162,7 +162,7 @@ def check_under_load(seconds: float) -> None:
     """
     digest = jax.jit(lambda seed: matmul_digest(seed, jnp))
     devices, until = jax.local_devices(), time.monotonic() + seconds
-    begun = time.monotonic()
+    start = time.monotonic()
     num_rounds = 0
     while not num_rounds or time.monotonic() < until:
         loads = [_multiply(jax.device_put(_ones(), device)) for device in devices] if seconds else []
@@ -173,7 +173,7 @@ def check_under_load(seconds: float) -> None:
                     raise _wrong_product(device)
         jax.block_until_ready(loads)
         num_rounds += 1
-    LOG.info("checked devices on probation seconds=%.1f rounds=%d", time.monotonic() - begun, num_rounds)
+    LOG.info("checked devices on probation seconds=%.1f rounds=%d", time.monotonic() - start, num_rounds)
 
 
 def _wrong_product(device: jax.Device) -> TrainingError:
@@ -282,9 +282,9 @@ def _measure_device(device: jax.Device) -> DeviceCapabilities:
     """Return the matmul rate of a device, timed in its second run, and its free memory."""
     ones = jax.device_put(_ones(), device)
     _multiply(ones).block_until_ready()
-    begun = time.perf_counter()
+    start = time.perf_counter()
     _multiply(ones).block_until_ready()
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - start
     stats = device.memory_stats() or {}
     free = stats.get("bytes_limit", 0) - stats.get("bytes_in_use", 0)
     return DeviceCapabilities(
@@ -310,9 +310,9 @@ def _measure_all_reduce(mesh: Mesh, programs: CompileCache) -> float:
     )
     ones = jax.make_array_from_callback(shape, split, lambda place: np.ones((1, shape[1]), np.float32))
     add_up(ones).block_until_ready()
-    begun = time.perf_counter()
+    start = time.perf_counter()
     add_up(ones).block_until_ready()
-    return 2 * ALL_REDUCE_BYTES * (mesh.size - 1) / mesh.size / (time.perf_counter() - begun)
+    return 2 * ALL_REDUCE_BYTES * (mesh.size - 1) / mesh.size / (time.perf_counter() - start)
 
 
 def _warn_of_low_memory(needed: int) -> None:

@@ -146,7 +146,7 @@ class Snapshots:
         if self._buffer is None:
             return
         jax.block_until_ready(state)
-        began = time.monotonic()
+        start = time.monotonic()
         buffer = (
             self._buffer.result()
         )  # the previous snapshot is complete, so all hosts have snapshots of the same steps
@@ -159,7 +159,7 @@ class Snapshots:
         else:
             self._buffer = self._writer.submit(self._allocate_buffer)
         ended = time.monotonic()
-        self.seconds = ended - began
+        self.seconds = ended - start
         self._log(step, self.seconds)
         self._cost.add(self.seconds, ended)
         self._warn_of_cost()

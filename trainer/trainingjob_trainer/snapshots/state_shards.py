@@ -74,8 +74,8 @@ def sharded_axes(spec: PartitionSpec) -> set[str]:
 def hash_shapes(tree: Any) -> str:
     """Return a hash of the names, shapes and formats of a tree's arrays, such as a state or an item of it."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    described = [[jax.tree_util.keystr(path), list(leaf.shape), str(leaf.dtype)] for path, leaf in leaves]
-    return hashlib.sha256(json.dumps(sorted(described)).encode()).hexdigest()
+    description = [[jax.tree_util.keystr(path), list(leaf.shape), str(leaf.dtype)] for path, leaf in leaves]
+    return hashlib.sha256(json.dumps(sorted(description)).encode()).hexdigest()
 
 
 def find_constant_leaves(state: Any, frozen: Collection[str]) -> frozenset[int]:

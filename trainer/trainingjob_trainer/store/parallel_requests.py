@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 
-def map_in_flight[A, R](act: Callable[[A], R], items: Iterable[A], limit: int) -> Iterator[R]:
+def map_in_flight[A, R](operation: Callable[[A], R], items: Iterable[A], limit: int) -> Iterator[R]:
     """Yield the result of each item, in order. At most `limit` items are taken from the source and not yielded yet.
 
     Raises:
@@ -17,7 +17,7 @@ def map_in_flight[A, R](act: Callable[[A], R], items: Iterable[A], limit: int) -
             for item in items:
                 if len(waiting) == limit:
                     yield waiting.popleft().result()
-                waiting.append(pool.submit(act, item))
+                waiting.append(pool.submit(operation, item))
             while waiting:
                 yield waiting.popleft().result()
         finally:

@@ -32,7 +32,7 @@ def throttled(message: str) -> TransientError:
     return TransientError(errno.EAGAIN, message)
 
 
-def call_with_retries[T](act: Callable[[], T], refresh: Callable[[], None], seconds: float | None = None) -> T:
+def call_with_retries[T](operation: Callable[[], T], refresh: Callable[[], None], seconds: float | None = None) -> T:
     """Return the result of a request. It is repeated with growing random delays until the budget is spent.
 
     `refresh` replaces the credentials. `seconds` None: `BUDGET_SECONDS`.
@@ -44,7 +44,7 @@ def call_with_retries[T](act: Callable[[], T], refresh: Callable[[], None], seco
     delay, refusals = FIRST_DELAY_SECONDS, 0
     while True:
         try:
-            return act()
+            return operation()
         except ExpiredCredentialsError:
             refusals += 1
             if refusals == MAX_REFUSALS:

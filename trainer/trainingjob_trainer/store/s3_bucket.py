@@ -79,8 +79,8 @@ class S3Bucket:
     def put_parts(self, key: str, parts: Iterator[bytes], nonce: str) -> None:
         """Write an object by a multipart upload, with several parts in flight."""
         path = self._path(key)
-        begun = self._http.send(Request("POST", path, "uploads=", {NONCE_HEADER: nonce}))
-        upload = _encode_query({"uploadId": _parse(begun).findtext("UploadId") or ""})
+        response = self._http.send(Request("POST", path, "uploads=", {NONCE_HEADER: nonce}))
+        upload = _encode_query({"uploadId": _parse(response).findtext("UploadId") or ""})
         try:
             tags = self._upload_parts(path, upload, parts)
             self._complete(key, upload, tags, nonce)

@@ -38,14 +38,14 @@ class TeacherProgram:
     """
 
     def __init__(self, spec: TrainingJobSpec, per_token: int) -> None:
-        described = describe_teacher(spec)
-        assert described is not None  # noqa: S101  # the command requires a teacher
+        teacher_spec = describe_teacher(spec)
+        assert teacher_spec is not None  # noqa: S101  # the command requires a teacher
         devices = jax.local_devices()
         self.num_sequences = len(devices)
         """Sequences that one call reads."""
         self._spec, self._per_token = spec, per_token
         self._mesh = build_mesh(devices, one_replica(len(devices)))
-        model = split_model_of(described)
+        model = split_model_of(teacher_spec)
         self._model = ShardedModel(model, self._mesh)
         shapes = Teacher(model, self._mesh, ()).describe_params(merge_rules(spec.parallelism.rules.overrides()))
         loaded = read_teacher(spec, shapes, ProcessGroup(0, 1))

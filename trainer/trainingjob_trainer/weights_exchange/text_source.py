@@ -134,8 +134,8 @@ def _open_published(request: ModelRequest, store: Store, names: set[str]) -> Tex
 
 
 def _open_checkpoint(request: ModelRequest, store: Store, names: set[str]) -> TextSource:
-    described = read_model_file(store)
-    if described is None:
+    model_file = read_model_file(store)
+    if model_file is None:
         raise WeightsError(
             f"{request.path} has no {MODEL_FILE}, because an older trainer wrote it. Export a step with `trainingjob "
             "export`, and name the exported folder"
@@ -143,18 +143,18 @@ def _open_checkpoint(request: ModelRequest, store: Store, names: set[str]) -> Te
     folder = find_intact_step(InitializeFrom(uri=request.path, step=request.step), ALONE)
     manifest, name = read_integrity(folder), f"step {folder.step} of {request.path}"
     saved = SavedParams(*find_array_folders(folder, manifest)[:2])
-    network, lora = find_saved_network(saved, described.model, manifest.lora if manifest else None, name)
+    network, lora = find_saved_network(saved, model_file.model, manifest.lora if manifest else None, name)
     check_shapes(saved, network, name)
-    precision = described.precision.model_copy(update={"compute": _compute_format(described.precision.compute)})
-    split, mesh, shapes = _prepare(described.model, precision)
-    tokenizer = described.tokenizer
+    precision = model_file.precision.model_copy(update={"compute": _compute_format(model_file.precision.compute)})
+    split, mesh, shapes = _prepare(model_file.model, precision)
+    tokenizer = model_file.tokenizer
     if tokenizer.path:
         tokenizer_folder = _find_tokenizer_folder(store, names)
         path = _find_tokenizer(request, tokenizer_folder, names, published_name(tokenizer))
         is_folder = tokenizer.type == HUGGING_FACE and not request.tokenizer
         changes = {"path": tokenizer_folder} if is_folder else {"path": path, "type": _type_of(path)}
         tokenizer = tokenizer.model_copy(update=changes)
-    encoder = DocumentEncoder(tokenizer, described.model.vocab_size)
+    encoder = DocumentEncoder(tokenizer, model_file.model.vocab_size)
     return TextSource(
         model=split,
         mesh=mesh,
@@ -163,10 +163,10 @@ def _open_checkpoint(request: ModelRequest, store: Store, names: set[str]) -> Te
         encoder=encoder,
         has_special_tokens=False,
         ends=frozenset(() if encoder.end is None else (encoder.end,)),
-        context=described.model.max_positions or described.sequence_length,
-        section=described.model,
+        context=model_file.model.max_positions or model_file.sequence_length,
+        section=model_file.model,
         tokenizer=tokenizer,
-        sequence_length=described.sequence_length,
+        sequence_length=model_file.sequence_length,
         step=folder.step,
     )
 

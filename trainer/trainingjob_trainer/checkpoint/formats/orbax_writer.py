@@ -153,9 +153,10 @@ class OrbaxWriter:
 
         Other items in the folder are not read.
         """
-        how = jax.tree.map(make_restore_args, dict(state))
+        restore_args = jax.tree.map(make_restore_args, dict(state))
         restored: dict[str, Any] = self._reader.restore(
-            array_path(folder), args=ocp.args.PyTreeRestore(item=dict(state), restore_args=how, partial_restore=True)
+            array_path(folder),
+            args=ocp.args.PyTreeRestore(item=dict(state), restore_args=restore_args, partial_restore=True),
         )
         return restored
 

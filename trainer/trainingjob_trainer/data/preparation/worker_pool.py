@@ -106,10 +106,12 @@ def _start_worker(writer: PartWriter) -> Iterator[Callable[[int, Callable[[PartP
 
 
 def _died_error(status: int) -> TrainingError:
-    how = f"was killed by signal {-status}, perhaps because memory ran out" if status < 0 else f"ended with {status}"
+    exit_description = (
+        f"was killed by signal {-status}, perhaps because memory ran out" if status < 0 else f"ended with {status}"
+    )
     return TrainingError(
         FailureReason.CRASH,
-        f"a process that tokenizes text {how}. Raise spec.runtime.resources.memory if it happens again.",
+        f"a process that tokenizes text {exit_description}. Raise spec.runtime.resources.memory if it happens again.",
         path="spec.runtime.resources.memory",
         fatal=False,
     )

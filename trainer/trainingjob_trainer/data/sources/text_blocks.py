@@ -40,17 +40,17 @@ def check_utf8(file: SourceFile, text: bytes, *, first: int = 0, head: bytes = b
 
 def _cut_after_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the same bytes in blocks that end with a line, but for the last one. The first has `SNIFFED_BYTES`."""
-    begun = list[bytes]()
+    parts = list[bytes]()
     size, is_first = 0, True
     for chunk in chunks:
-        begun.append(chunk)
+        parts.append(chunk)
         size += len(chunk)
         end = chunk.rfind(LINE_BREAK) + 1
         if end and not (is_first and size < SNIFFED_BYTES):
-            whole, rest = b"".join([*begun[:-1], chunk[:end]]), chunk[end:]
+            whole, rest = b"".join([*parts[:-1], chunk[:end]]), chunk[end:]
             yield whole
-            begun, size, is_first = [rest], len(rest), False
-    if last := b"".join(begun):
+            parts, size, is_first = [rest], len(rest), False
+    if last := b"".join(parts):
         yield last
 
 

@@ -72,15 +72,15 @@ def _cut_after_characters(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
     Bytes that are not UTF-8 may be cut anywhere.
     """
-    begun, is_first = b"", True
+    buffer, is_first = b"", True
     for chunk in chunks:
-        begun += chunk
-        end = len(begun) - _count_begun_bytes(begun)
+        buffer += chunk
+        end = len(buffer) - _count_begun_bytes(buffer)
         if end and not (is_first and end < SNIFFED_BYTES):
-            yield begun[:end]
-            begun, is_first = begun[end:], False
-    if begun:
-        yield begun
+            yield buffer[:end]
+            buffer, is_first = buffer[end:], False
+    if buffer:
+        yield buffer
 
 
 def _count_begun_bytes(text: bytes) -> int:

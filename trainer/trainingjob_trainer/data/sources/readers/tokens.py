@@ -51,8 +51,10 @@ def read_documents(file: SourceFile) -> Iterator[bytes]:
         is_numpy = PurePath(file.name).suffix.lower() == NUMPY_SUFFIX
         array = _find_numpy_array(file, content, options) if is_numpy else _find_raw_array(file, content, options, size)
         if size != (expected_size := array.first_byte + array.length * array.dtype.itemsize):
-            how = "truncated" if size < expected_size else "damaged"
-            raise file.error(f"is {how}: it has {size:,} bytes and should have {expected_size:,}. Copy the file again.")
+            condition = "truncated" if size < expected_size else "damaged"
+            raise file.error(
+                f"is {condition}: it has {size:,} bytes and should have {expected_size:,}. Copy the file again."
+            )
         content.seek(array.first_byte)
         chunks = _read_chunks(file, content, array)
         if not array.length:
@@ -124,19 +126,19 @@ def _read_chunks(file: SourceFile, content: BinaryIO, array: _Array) -> Iterator
 
 def _split(file: SourceFile, chunks: Iterable[np.ndarray], end: int) -> Iterator[bytes]:
     """Yield the documents of chunks of ids, each with the id that ends it."""
-    begun: list[np.ndarray] = []
+    parts: list[np.ndarray] = []
     for chunk in chunks:
         first = 0
         for last in np.flatnonzero(chunk == end):
-            yield np.concatenate([*begun, chunk[first : last + 1]]).tobytes()
-            begun, first = [], int(last) + 1
+            yield np.concatenate([*parts, chunk[first : last + 1]]).tobytes()
+            parts, first = [], int(last) + 1
         if first < len(chunk):
-            begun.append(chunk[first:])
-        if sum(map(len, begun)) > MAX_DOCUMENT_TOKENS:
+            parts.append(chunk[first:])
+        if sum(map(len, parts)) > MAX_DOCUMENT_TOKENS:
             raise file.error(
                 f"has a document of more than {MAX_DOCUMENT_TOKENS:,} tokens, so {end} is probably not the id that "
                 "ends documents. Correct `tokens.endOfDocument`.",
                 field="tokens.endOfDocument",
             )
-    if begun:
-        yield np.concatenate(begun).tobytes()
+    if parts:
+        yield np.concatenate(parts).tobytes()
