@@ -227,7 +227,7 @@ async def measure() -> list[Figure]:
 async def _watch(fake: ApiServer, uid: str, pid: int, ca: str) -> tuple[int, list[float], int]:
     """Return the peak memory, the latencies of the regular client, and the number of its refused reviews."""
     loop = asyncio.get_running_loop()
-    begun, most, refused = loop.time(), 0, 0
+    start, most, refused = loop.time(), 0, 0
     waits: list[float] = []
     large = label_config_maps(fake, uid)
 
@@ -251,7 +251,7 @@ async def _watch(fake: ApiServer, uid: str, pid: int, ca: str) -> tuple[int, lis
             if turn % 10 == 0:
                 group.create_task(ask(turn))
             most = max(most, memory_bytes(pid))
-            await asyncio.sleep(max(begun + turn / 10 - loop.time(), 0.0))
+            await asyncio.sleep(max(start + turn / 10 - loop.time(), 0.0))
     return most, waits, refused
 
 

@@ -84,9 +84,9 @@ def measure(
     for number in track(range(rounds), description=name, console=console):
         pair = [("reader", reader), ("reference", reference)]
         for action_name, action in pair if number % 2 == 0 else reversed(pair):
-            begun = time.perf_counter()
+            start = time.perf_counter()
             action()
-            seconds[action_name].append(time.perf_counter() - begun)
+            seconds[action_name].append(time.perf_counter() - start)
     return statistics.median(seconds["reader"]), statistics.median(seconds["reference"])
 
 

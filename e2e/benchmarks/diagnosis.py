@@ -110,7 +110,7 @@ class Noise:
 
 async def train_in_noise(stage: JobHarness, random: Random, console: Console) -> list[Figure]:
     """Train under noise; return the duration and the number of false alarms."""
-    noise, begun, before = Noise(stage, random), time.monotonic(), generation(stage)
+    noise, start, before = Noise(stage, random), time.monotonic(), generation(stage)
     slow: set[tuple[int, int, str]] = set()
 
     def look() -> None:
@@ -120,7 +120,7 @@ async def train_in_noise(stage: JobHarness, random: Random, console: Console) ->
     stage.gate.listeners.append(lambda _: look())
     with Progress(console=console) as progress:
         task = progress.add_task("healthy, but noisy", total=HEALTHY)
-        while (lived := time.monotonic() - begun) < HEALTHY and not stage.has_ended:
+        while (lived := time.monotonic() - start) < HEALTHY and not stage.has_ended:
             progress.update(task, completed=lived)
             await noise.make()
     ended = [
@@ -141,16 +141,16 @@ async def train_in_noise(stage: JobHarness, random: Random, console: Console) ->
 
 async def hang_host(stage: JobHarness, target: tuple[int, int]) -> Diagnosis:
     """Stop a host's trainer; return the diagnosis after its world ended."""
-    before, begun = generation(stage), time.monotonic()
+    before, start = generation(stage), time.monotonic()
     send_signal(SIGSTOP, *_trainer(stage, target))
     await stage.wait_for("a verdict on a hang", lambda: generation(stage) > before, TIMEOUT_SECONDS)
-    return _read_diagnosis(stage, before, target, Reason.HUNG_HOST, time.monotonic() - begun)
+    return _read_diagnosis(stage, before, target, Reason.HUNG_HOST, time.monotonic() - start)
 
 
 async def corrupt(stage: JobHarness, place: tuple[int, int]) -> Diagnosis:
     """Flip a bit of a host's parameters; return the diagnosis after its world ended."""
-    before, begun = generation(stage), time.monotonic()
-    while generation(stage) == before and not stage.has_ended and time.monotonic() - begun < TIMEOUT_SECONDS:
+    before, start = generation(stage), time.monotonic()
+    while generation(stage) == before and not stage.has_ended and time.monotonic() - start < TIMEOUT_SECONDS:
         (trainer,) = _trainer(stage, place)
         send_signal(SIGSTOP, trainer)
         flip_bit(trainer, sample_parameters(trainer))
@@ -159,7 +159,7 @@ async def corrupt(stage: JobHarness, place: tuple[int, int]) -> Diagnosis:
             await stage.wait_for(
                 "a verdict on a flipped bit", lambda: generation(stage) > before, FLIP_INTERVAL_SECONDS
             )
-    return _read_diagnosis(stage, before, place, FailureReason.CORRUPTION, time.monotonic() - begun)
+    return _read_diagnosis(stage, before, place, FailureReason.CORRUPTION, time.monotonic() - start)
 
 
 def _read_diagnosis(stage: JobHarness, world: int, place: tuple[int, int], reason: str, seconds: float) -> Diagnosis:
@@ -172,7 +172,7 @@ def _read_diagnosis(stage: JobHarness, world: int, place: tuple[int, int], reaso
 
 async def slow_down(stage: JobHarness, place: tuple[int, int]) -> Diagnosis:
     """Stop a host's trainer repeatedly until a straggler is reported; return the diagnosis."""
-    begun = time.monotonic()
+    start = time.monotonic()
 
     async def stop_repeatedly() -> None:
         while True:
@@ -184,7 +184,7 @@ async def slow_down(stage: JobHarness, place: tuple[int, int]) -> Diagnosis:
     slowdown = asyncio.create_task(stop_repeatedly())
     with suppress(StateTimeoutError):
         await stage.wait_for("a host that is slow", lambda: stage.status.straggler is not None, TIMEOUT_SECONDS)
-    seconds, straggler = time.monotonic() - begun, stage.status.straggler
+    seconds, straggler = time.monotonic() - start, stage.status.straggler
     slowdown.cancel()
     await asyncio.wait([slowdown])
     send_signal(SIGCONT, *_trainer(stage, place))

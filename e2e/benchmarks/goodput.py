@@ -185,9 +185,9 @@ def compare(plan: Plan, faults: Sequence[Fault], run: JobRun) -> Iterator[Figure
     """Yield the predictions beside the measurements, and the durations that they are based on."""
     pace = measure_pace(run)
     simulated = simulate(plan, pace, faults, run.seconds)
-    measured, foretold = measure_goodput(run.status), simulated.status.goodput.ratio
-    yield Figure("goodput foretold", foretold, "", measured)
-    yield Figure("apart", abs(foretold - measured), "", GOAL)
+    measured, predicted = measure_goodput(run.status), simulated.status.goodput.ratio
+    yield Figure("goodput foretold", predicted, "", measured)
+    yield Figure("apart", abs(predicted - measured), "", GOAL)
     yield Figure("share of the ideal", measured / compute_ideal_goodput(faults, run.seconds), "", IDEAL_GOAL)
     yield Figure("worlds foretold", simulated.num_worlds, "", len(run.attempts))
     for bucket, spent in run.status.goodput.seconds.items():

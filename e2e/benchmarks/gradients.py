@@ -171,23 +171,23 @@ def run(cases: Mapping[str, tuple[Section, Layout]], *, length: int, width: int)
     tokens = draw_tokens(length)
 
     @cache
-    def alone(written: str) -> Gradients:
+    def measure_single_device(written: str) -> Gradients:
         return measure(TrainingJobSpec.model_validate_json(written), SINGLE_DEVICE, tokens)
 
-    for name, (changes, over) in cases.items():
+    for name, (changes, case_layout) in cases.items():
         exact, near = (
-            alone(make_spec(changes, compute, length=length, width=width).model_dump_json())
+            measure_single_device(make_spec(changes, compute, length=length, width=width).model_dump_json())
             for compute in ("float32", "bfloat16")
         )
-        found = measure(make_spec(changes, "bfloat16", length=length, width=width), over, tokens)
-        off = errors(found, exact)
-        yield Figure(f"{name}: embedding", off.pop("embedding"), "", MAX_ERROR)
-        for tensor, error in off.items() if name == "1 microstep" else ():
+        found = measure(make_spec(changes, "bfloat16", length=length, width=width), case_layout, tokens)
+        exact_errors = errors(found, exact)
+        yield Figure(f"{name}: embedding", exact_errors.pop("embedding"), "", MAX_ERROR)
+        for tensor, error in exact_errors.items() if name == "1 microstep" else ():
             yield Figure(f"{name}: {tensor}", error, "", MAX_ERROR)
-        yield Figure(f"{name}: worst other", max(off.values()), "", MAX_ERROR)
-        apart = errors(found, near)
-        yield Figure(f"{name}: embedding, from 1 microstep", apart.pop("embedding"), "", MAX_ERROR)
-        yield Figure(f"{name}: worst other, from 1 microstep", max(apart.values()), "", MAX_ERROR)
+        yield Figure(f"{name}: worst other", max(exact_errors.values()), "", MAX_ERROR)
+        differences = errors(found, near)
+        yield Figure(f"{name}: embedding, from 1 microstep", differences.pop("embedding"), "", MAX_ERROR)
+        yield Figure(f"{name}: worst other, from 1 microstep", max(differences.values()), "", MAX_ERROR)
 
 
 def main(*name_parts: str) -> None:

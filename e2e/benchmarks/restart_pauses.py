@@ -280,7 +280,7 @@ async def inject_and_time(
 ) -> Pause:
     """Inject a fault; return the pause when the status includes the first step after it."""
     before = generation(stage)
-    begun = inject(stage)
+    pause_start = inject(stage)
     budgeted = 0.0 if is_planned else budget(lines_of_generation(stage, before))
     await stage.wait_for(
         "a new step",
@@ -293,8 +293,8 @@ async def inject_and_time(
     )
     own = lines_of_generation(stage, number)
     if is_planned:
-        begun = [line for line in stage.lines() if line["generation"] < number][-1]["time"]
-    return make_pause(stage.status, before, number, own[0]["time"] - begun - budgeted - time_step(own))
+        pause_start = [line for line in stage.lines() if line["generation"] < number][-1]["time"]
+    return make_pause(stage.status, before, number, own[0]["time"] - pause_start - budgeted - time_step(own))
 
 
 def generation(stage: JobHarness) -> int:

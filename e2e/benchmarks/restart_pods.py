@@ -168,8 +168,8 @@ def wait_until_steady(job: Job, *, has_hot_standby: bool = False) -> int:
 
     status = job.wait("a steady world of both slices", is_steady, TIMEOUT_SECONDS)
     if has_hot_standby:
-        began = status["attempts"][-1]["started"]
-        wait_until("a shadow world on all hosts", lambda: are_hot_standbys_ready(job, began) or None, TIMEOUT_SECONDS)
+        started = status["attempts"][-1]["started"]
+        wait_until("a shadow world on all hosts", lambda: are_hot_standbys_ready(job, started) or None, TIMEOUT_SECONDS)
     return generation_of(status)
 
 

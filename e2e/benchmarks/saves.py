@@ -81,9 +81,9 @@ def time_copy(num_bytes: int) -> float:
     source, goal = np.ones(num_bytes, np.uint8), np.zeros(num_bytes, np.uint8)
     seconds = []
     for _ in range(COPIES):
-        begun = time.perf_counter()
+        start = time.perf_counter()
         np.copyto(goal, source)
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.perf_counter() - start)
     return statistics.median(seconds)
 
 

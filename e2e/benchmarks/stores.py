@@ -80,9 +80,9 @@ def measure_save(root: str) -> float:
     state = {"params": {"w": jnp.ones((STATE_FLOATS,), jnp.float32)}}
     blocked = []
     for number in range(RUNS + 1):
-        began = time.perf_counter()
+        start = time.perf_counter()
         pending = writer.copy(open_store(root).locate(f"lineage-0/{number}"), state)
-        blocked.append(time.perf_counter() - began)
+        blocked.append(time.perf_counter() - start)
         if "://" not in root:
             Path(root, f"lineage-0/{number}").mkdir(parents=True)
         pending.write()
@@ -104,12 +104,12 @@ def _compose(keys: list[str]) -> None:
     requests.post(url, json=content, timeout=60).raise_for_status()
 
 
-def _rate(act: Callable[[], None]) -> float:
+def _rate(operation: Callable[[], None]) -> float:
     seconds = []
     for _ in range(RUNS):
-        began = time.perf_counter()
-        act()
-        seconds.append(time.perf_counter() - began)
+        start = time.perf_counter()
+        operation()
+        seconds.append(time.perf_counter() - start)
     return NUM_PARTS * PART_BYTES / 1e6 / statistics.median(seconds)
 
 

@@ -118,10 +118,10 @@ class CompiledStep:
     program: jax.stages.Compiled
 
 
-def read_batches(spec: TrainingJobSpec, over: Layout) -> tuple[list[Batch], list[np.ndarray]]:
+def read_batches(spec: TrainingJobSpec, layout: Layout) -> tuple[list[Batch], list[np.ndarray]]:
     """Return the batches of one block for the trainer, and their tokens with the last target, `[BATCH, LENGTH + 1]`."""
-    sharding = StepPrograms(spec, build_mesh(jax.devices()[:1], over)).batch_sharding
-    dataset, loader = make_dataset(), BatchLoader(over, sharding, BATCH)
+    sharding = StepPrograms(spec, build_mesh(jax.devices()[:1], layout)).batch_sharding
+    dataset, loader = make_dataset(), BatchLoader(layout, sharding, BATCH)
     batches = [loader.train_batch(dataset, number, spec.training.seed) for number in range(1, 1 + BLOCK_STEPS)]
     samples = [samples_of_step(number, ((1, BATCH),), ()) for number in range(1, 1 + BLOCK_STEPS)]
     rows = [
@@ -131,9 +131,9 @@ def read_batches(spec: TrainingJobSpec, over: Layout) -> tuple[list[Batch], list
     return batches, [np.concatenate([sequences.tokens, sequences.targets[:, -1:]], axis=1) for sequences in rows]
 
 
-def compile_trainer_step(spec: TrainingJobSpec, over: Layout, batches: list[Batch]) -> CompiledStep:
+def compile_trainer_step(spec: TrainingJobSpec, layout: Layout, batches: list[Batch]) -> CompiledStep:
     """Return the trainer's compiled step on one device."""
-    steps = StepPrograms(spec, build_mesh(jax.devices()[:1], over))
+    steps = StepPrograms(spec, build_mesh(jax.devices()[:1], layout))
     shardings = jax.tree.map(lambda leaf: leaf.sharding, steps.state_shapes)
     state = jax.jit(steps.init, out_shardings=shardings)()
     params = jax.tree.map(np.asarray, state.params)
@@ -180,11 +180,11 @@ def make_steps(spec: TrainingJobSpec) -> tuple[Step, Step, dict[str, float]]:
 
 def time_block(step: Step) -> float:
     """Return the seconds of `BLOCK_STEPS` steps."""
-    begun = time.perf_counter()
+    start = time.perf_counter()
     for number in range(BLOCK_STEPS):
         loss = step(number)
     loss.block_until_ready()
-    return time.perf_counter() - begun
+    return time.perf_counter() - start
 
 
 def time_pairs(
@@ -259,8 +259,8 @@ def train_handwritten() -> None:
     for number in range(1, LAST_TIMED + 1):
         step(number % BLOCK_STEPS).block_until_ready()
         if number == FIRST_TIMED:
-            begun = time.perf_counter()
-    sys.stdout.write(f"{time.perf_counter() - begun}\n")
+            start = time.perf_counter()
+    sys.stdout.write(f"{time.perf_counter() - start}\n")
 
 
 def measure_loop(console: Console) -> list[Figure]:

@@ -79,9 +79,9 @@ async def _measure(session: ClientSession, url: str, server: int) -> list[Figure
     async def client(number: int) -> list[float]:
         return [await _create(session, url, job, f"job-{number}-{turn}") for turn in range(CREATES_PER_CLIENT)]
 
-    begun = cpu_seconds(server)
+    start = cpu_seconds(server)
     waits = [wait for waits in await asyncio.gather(*map(client, range(NUM_CLIENTS))) for wait in waits]
-    cpu = (cpu_seconds(server) - begun) / len(waits)
+    cpu = (cpu_seconds(server) - start) / len(waits)
     cuts = statistics.quantiles(waits, n=100, method="inclusive")
     flood = review(job["spec"] | {"extra": [0] * (MAX_BYTES // 4)}, "flood")
     return [
@@ -132,10 +132,10 @@ async def _post(session: ClientSession, url: str, body: Review, *, is_allowed: b
     """Return the seconds until the answer, and check the answer."""
     data = json.dumps(body).encode()
     now = asyncio.get_running_loop().time
-    begun = now()
+    start = now()
     async with session.post(url, data=data) as response:
         answer = await response.json()
-    taken = now() - begun
+    taken = now() - start
     assert answer["response"]["allowed"] is is_allowed, answer
     return taken
 

@@ -54,8 +54,8 @@ def _run(arguments: argparse.Namespace, rest: list[str]) -> int:
         case "kubectl" | "helm":
             _exec(binaries_dir() / arguments.verb, rest)
         case verb:
-            _, act = NODE_VERBS[verb]
-            act(cluster, arguments.node)
+            _, operation = NODE_VERBS[verb]
+            operation(cluster, arguments.node)
     return 0
 
 

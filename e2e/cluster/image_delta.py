@@ -39,8 +39,8 @@ def write_delta(archive: Path, name: str, has_blob: Callable[[str], bool], targe
             "config": _add_blob(delta, config, CONFIG),
             "layers": layers,
         }
-        described = _add_blob(delta, _json(manifest), MANIFEST)
-        index = {"schemaVersion": 2, "manifests": [{**described, "annotations": {"io.containerd.image.name": name}}]}
+        description = _add_blob(delta, _json(manifest), MANIFEST)
+        index = {"schemaVersion": 2, "manifests": [{**description, "annotations": {"io.containerd.image.name": name}}]}
         _add(delta, "index.json", _json(index))
         _add(delta, "oci-layout", _json({"imageLayoutVersion": "1.0.0"}))
 

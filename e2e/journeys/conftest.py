@@ -117,10 +117,10 @@ def deeds_of_operators(request: pytest.FixtureRequest) -> Iterator[None]:
 
     The requests of the previous release follow other rules.
     """
-    begun = datetime.now(UTC)
+    start = datetime.now(UTC)
     yield
     if "product" in request.fixturenames:
         product: Product = request.getfixturevalue("product")
-        assert product.operator_errors(begun) == []
+        assert product.operator_errors(start) == []
         if "previous" not in request.fixturenames:
-            assert product.forbidden_requests(begun) == []
+            assert product.forbidden_requests(start) == []

@@ -108,7 +108,7 @@ def test_repeated_preemptions_lose_no_steps(train, cluster: Cluster, queue_names
     print("preemption  lost steps  seconds to shrink  seconds to grow  failures")
     for number in range(1, PREEMPTIONS + 1):
         generation = status["world"]["generation"]
-        begun = datetime.now(UTC)
+        start = datetime.now(UTC)
         with make_competitor(cluster, queue_namespace, f"competitor-{number}", num_pods=2, priority=URGENT):
             job.wait("training on the minimum", trains_on(2), SHRINK_SECONDS)
         freed = datetime.now(UTC)
@@ -116,7 +116,7 @@ def test_repeated_preemptions_lose_no_steps(train, cluster: Cluster, queue_names
         attempts = attempts_after(status, generation)
         lost = sum(attempt.get("lostSteps", 0) for attempt in attempts)
         shrunk, grown = (datetime.fromisoformat(attempts[index]["started"]) for index in (0, -1))
-        seconds = f"{(shrunk - begun).total_seconds():17.1f}  {(grown - freed).total_seconds():15.1f}"
+        seconds = f"{(shrunk - start).total_seconds():17.1f}  {(grown - freed).total_seconds():15.1f}"
         print(f"{number:10}  {lost:10}  {seconds}  {status['restarts']['total']:8}")
         assert lost <= 1
         assert status["restarts"]["total"] == 0

@@ -135,8 +135,8 @@ def wait_for_takeover(product: Product, local: LocalCluster, lost: str, since: d
     return Takeover(leader, acquired, routed)
 
 
-def print_takeover(what: str, begun: datetime, takeover: Takeover) -> None:
-    acquired, routed = takeover.acquired_at - begun, takeover.routed_at - begun
+def print_takeover(what: str, start: datetime, takeover: Takeover) -> None:
+    acquired, routed = takeover.acquired_at - start, takeover.routed_at - start
     print(
         f"{what}: Lease acquired after {acquired.total_seconds():.1f} s, agents routed {routed.total_seconds():.1f} s"
     )
@@ -182,11 +182,11 @@ def test_paused_leader_writes_nothing_when_it_continues(
     """The same process continues after 20 s. The kubelet kills one that is paused for a minute, as its probes fail."""
     pod = find_leader(product)
     old = pod["metadata"]["name"]
-    processes, begun = list_processes(local, pod), datetime.now(UTC)
+    processes, start = list_processes(local, pod), datetime.now(UTC)
     with paused(processes):
-        takeover = wait_for_takeover(product, local, old, begun)
+        takeover = wait_for_takeover(product, local, old, start)
         trained = step_of(job.status())
-        end = begun + timedelta(seconds=seconds)
+        end = start + timedelta(seconds=seconds)
         threading.Event().wait((end - datetime.now(UTC)).total_seconds())
         assert step_of(job.status()) > trained, "the new leader writes the progress meanwhile"
     continued = datetime.now(UTC)
@@ -194,11 +194,11 @@ def test_paused_leader_writes_nothing_when_it_continues(
     wait_until("the old leader to be ready", lambda: is_ready(product, old) or None, timeout=120)
     threading.Event().wait(OBSERVED_SECONDS)
 
-    print_takeover(f"leader paused for {seconds} s", begun, takeover)
+    print_takeover(f"leader paused for {seconds} s", start, takeover)
     print(f"the old leader {describe_return(product, old)}")
-    assert takeover.acquired_at - begun < LEASE_LIMIT + timedelta(seconds=1)
-    assert takeover.routed_at - begun < PROMISED
-    requests = list_requests(local, begun)
+    assert takeover.acquired_at - start < LEASE_LIMIT + timedelta(seconds=1)
+    assert takeover.routed_at - start < PROMISED
+    requests = list_requests(local, start)
     later = [request for request in requests if request.pod == old and request.at > takeover.acquired_at]
     assert [str(request) for request in later if request.verb in WRITES and request.resource not in NOT_OBJECTS] == []
     assert any(request.at > continued for request in later), "the old leader reads again, as a standby does"

@@ -223,12 +223,12 @@ def test_an_upgrade_of_the_operator_changes_nothing_that_trains(product: Product
 def test_child_that_is_applied_three_times_is_unchanged(product: Product, namespace: str) -> None:
     if not isinstance(product.cluster, LocalCluster):
         pytest.skip("only the local cluster records what the operator applied")
-    begun = datetime.now(UTC)
+    start = datetime.now(UTC)
     job = product.submit(namespace, load_example("demo", checkpoint__uri="/shared/thrice"), name="thrice")
     uid = job.read()["metadata"]["uid"]
 
     def find_applied() -> Request | None:
-        requests = map(parse, product.cluster.read_requests(begun))
+        requests = map(parse, product.cluster.read_requests(start))
         return next(
             (request for request in requests if request.verb == "patch" and request.resource == "networkpolicies"), None
         )

@@ -49,9 +49,9 @@ class Applies:
         """Apply jobs until `end`."""
         while not self._ended.is_set():
             self.count += 1
-            begun = time.monotonic()
+            start = time.monotonic()
             self._apply(is_valid=self.count % 10 != 0)
-            self.slowest = max(self.slowest, time.monotonic() - begun)
+            self.slowest = max(self.slowest, time.monotonic() - start)
 
     def end(self) -> None:
         """Apply no further job."""
@@ -158,11 +158,11 @@ def test_upgrade_and_rollback_reject_no_job_and_end_no_world(previous: Product, 
                 (previous, "rollback", "rollback"),
                 (product, "upgrade", "second upgrade"),
             ):
-                begun, count = time.monotonic(), applies.count
+                start, count = time.monotonic(), applies.count
                 run_documented(product, verb)
                 wait_until("the replaced pods to end", product.is_rolled_out, timeout=60)
                 assert_installed(release)
-                print(f"{phase}: {time.monotonic() - begun:.0f} s, {applies.count - count} applies")
+                print(f"{phase}: {time.monotonic() - start:.0f} s, {applies.count - count} applies")
                 assert_same_world(job, before, phase)
 
 

@@ -108,7 +108,7 @@ class Exporters:
 
 def main() -> None:
     """Check all queries and rules. Exit with 1 if one of them is wrong."""
-    begun = time.monotonic()
+    start = time.monotonic()
     rules, queries = read_chart()
     exporters = Exporters()
     try:
@@ -120,7 +120,7 @@ def main() -> None:
     except ClusterError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(1)
-    sys.stdout.write(f"{len(queries)} queries and {len(names)} alerts in {time.monotonic() - begun:.0f} s\n")
+    sys.stdout.write(f"{len(queries)} queries and {len(names)} alerts in {time.monotonic() - start:.0f} s\n")
 
 
 def read_chart() -> tuple[Any, list[str]]:

@@ -88,9 +88,9 @@ async def _measure_jobs(
         all_jobs = await idle_memory(process)
     print_progress(f"restarting the operator with {num_idle} jobs")
     loop = asyncio.get_running_loop()
-    begun = loop.time()
+    start = loop.time()
     async with operator.run(server) as process:
-        ready = loop.time() - begun
+        ready = loop.time() - start
         await settle(server)
         restarted = await idle_memory(process)
     per_1000 = (all_jobs - empty) / num_idle * 1000

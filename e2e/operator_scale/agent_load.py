@@ -122,7 +122,7 @@ class Agent:
         loop, failures = asyncio.get_running_loop(), 0
         try:
             while True:
-                begun = loop.time()
+                start = loop.time()
                 try:
                     text = await self._exchange()
                 except (ExchangeError, OSError, TimeoutError) as error:
@@ -133,7 +133,7 @@ class Agent:
                     await asyncio.sleep(random.uniform(longest / 2, longest))  # noqa: S311  # jitter, not cryptography
                     continue
                 failures, answered = 0, loop.time()
-                self._record.answers.append(Exchange(answered, answered - begun, self._host.number))
+                self._record.answers.append(Exchange(answered, answered - start, self._host.number))
                 self._obey(text, answered)
                 await asyncio.sleep(REPORT_DELAY_SECONDS)
         finally:

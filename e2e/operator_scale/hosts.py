@@ -147,7 +147,7 @@ async def measure_hosts(
         print_progress(f"starting {len(hosts)} agents")
         secret = await server.request("GET", SECRET.path(OPERATOR_NAMESPACE, SETTINGS.ca_secret))
         trust = ssl.create_default_context(cadata=base64.b64decode(secret["data"]["ca.crt"]).decode())
-        begun, cpu = loop.time(), cpu_seconds(process.pid)
+        start, cpu = loop.time(), cpu_seconds(process.pid)
         async with reporting(SETTINGS.host, trust, uid, hosts) as record:
             await until(lambda: len(record.train_at) == len(hosts), "all hosts to train", FORM_SECONDS)
             formed = sorted(record.train_at.values())
@@ -164,7 +164,7 @@ async def measure_hosts(
     first = formed[0]
     return [
         Figure("live hosts", len(hosts), "hosts", 4096),
-        Figure("all hosts start: to the first directive", first - begun, "s", GOAL_FORM_SECONDS),
+        Figure("all hosts start: to the first directive", first - start, "s", GOAL_FORM_SECONDS),
         Figure("first to last directive of a world", formed[-1] - first, "s", GOAL_FORM_SECONDS),
         Figure("first to median directive of a world", formed[len(formed) // 2] - first, "s", GOAL_FORM_SECONDS),
         Figure("answers of the rendezvous: hold, median", answers.hold, "s", LONG_POLL_SECONDS),

@@ -59,20 +59,20 @@ async def create_jobs(
 
     async def create(index: int, name: str) -> None:
         if jobs_per_second:
-            await asyncio.sleep(begun + index / jobs_per_second - loop.time())
+            await asyncio.sleep(start + index / jobs_per_second - loop.time())
         async with limit:
             created[name] = loop.time()
             await server.request("POST", controller.jobs_path, controller.make_job(name))
 
     async with watching(server) as watch:
-        begun = loop.time()
+        start = loop.time()
         async with asyncio.timeout(WAIT_SECONDS), asyncio.TaskGroup() as group:
             for index, name in enumerate(names):
                 group.create_task(create(index, name))
             while not watch.seen.keys() >= set(names):
                 watch.changed.clear()
                 await watch.changed.wait()
-        seconds = max(watch.seen[name] for name in names) - begun
+        seconds = max(watch.seen[name] for name in names) - start
         await settle(server)
     writes = {
         resource: count - before.get(resource, 0.0) - number * (resource == controller.jobs_path.rpartition("/")[2])

@@ -26,8 +26,8 @@ async def soak(num_faults: int, seconds: float, seed: int, folder: Path, console
     """Run jobs under faults, one after another, until there were enough faults or the time is over."""
     cache = folder / "cache"
     cache.mkdir(parents=True, exist_ok=True)
-    begun = time.monotonic()
-    until = begun + seconds
+    start = time.monotonic()
+    until = start + seconds
     reference = await run_reference(folder / "undisturbed", cache, console)
     results: list[SoakResult] = []
     num_injected = 0
@@ -39,7 +39,7 @@ async def soak(num_faults: int, seconds: float, seed: int, folder: Path, console
         results.append(result)
         num_injected += result.faults.total()
         console.print(
-            f"{time.monotonic() - begun:7.1f} s  job {number}: {result.faults.total()} faults, "
+            f"{time.monotonic() - start:7.1f} s  job {number}: {result.faults.total()} faults, "
             f"{len(result.attempts)} worlds in {result.seconds:.1f} s; {num_injected} faults so far"
         )
         for problem in result.problems:

@@ -167,11 +167,11 @@ async def damage_checkpoint(stage: JobHarness) -> bool:
 async def fail_storage(stage: JobHarness) -> bool:
     """Make the trainers' writes fail, as on a full disk."""
     pids = [pid for _, container in stage.containers() for pid in list_trainers(container)]
-    begun = time.time()
+    start = time.time()
     _limit_files(pids, 1)
     await asyncio.sleep(stage.random.uniform(0.2, 1.5))
     _limit_files(pids, resource.RLIM_INFINITY)
-    stage.outages.append((begun, time.time()))
+    stage.outages.append((start, time.time()))
     return bool(pids)
 
 

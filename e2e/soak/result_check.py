@@ -91,7 +91,7 @@ def _is_excused_by_outage(curve: Mapping[int, Line], step: int, outages: Sequenc
     """Return whether a step without a line was trained during an outage."""
     before = max((line["time"] for number, line in curve.items() if number < step), default=-inf)
     after = min((line["time"] for number, line in curve.items() if number > step), default=inf)
-    return any(begun <= after and ended >= before for begun, ended in outages)
+    return any(start <= after and ended >= before for start, ended in outages)
 
 
 def find_split_brain(lines: Sequence[Line]) -> Iterator[str]:

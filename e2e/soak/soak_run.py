@@ -58,10 +58,10 @@ async def run_soak_job(
     random = Random(seed)  # noqa: S311  # no secret
     result = SoakResult(seed)
     with open_log(folder) as log, capture_errors() as errors:
-        begun = time.monotonic()
+        job_start = time.monotonic()
 
         def note(text: str) -> None:
-            log.write(f"{time.monotonic() - begun:8.2f}  {text}\n")
+            log.write(f"{time.monotonic() - job_start:8.2f}  {text}\n")
 
         has_clock_faults = random.random() < 0.3
         stage = JobHarness(make_spec(random), folder, cache, random, random.uniform(0.2, 1.5), note)
@@ -83,7 +83,7 @@ async def run_soak_job(
         result.problems += errors
         for problem in result.problems:
             note(f"PROBLEM {problem}")
-        result.seconds = time.monotonic() - begun
+        result.seconds = time.monotonic() - job_start
     return result
 
 
