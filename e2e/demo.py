@@ -77,33 +77,33 @@ class StatusPrinter:
 def run_scenario(product: Product, job: Job, faults: tuple[int, ...], console: Console) -> ScenarioResult:
     """Watch a job from its first step to its end, and lose and restore some slices on the way."""
     applied = time.time()
-    narrator = StatusPrinter(console, job)
-    narrator.watch("its first step", lambda status: step_of(status) >= 1, FIRST_STEP_TIMEOUT)
-    outages = tuple(lose_and_restore_slice(product, job, slice_number, narrator) for slice_number in faults)
-    narrator.watch("the end", lambda status: status.get("phase") in ("Succeeded", "Failed"), END_TIMEOUT)
+    printer = StatusPrinter(console, job)
+    printer.watch("its first step", lambda status: step_of(status) >= 1, FIRST_STEP_TIMEOUT)
+    outages = tuple(lose_and_restore_slice(product, job, slice_number, printer) for slice_number in faults)
+    printer.watch("the end", lambda status: status.get("phase") in ("Succeeded", "Failed"), END_TIMEOUT)
     return ScenarioResult(applied, outages, time.time())
 
 
-def lose_and_restore_slice(product: Product, job: Job, slice_number: int, narrator: StatusPrinter) -> SliceOutage:
+def lose_and_restore_slice(product: Product, job: Job, slice_number: int, printer: StatusPrinter) -> SliceOutage:
     """Power off one slice's nodes during training and restore them; wait for the smaller and the larger world."""
     start = step_of(job.status())
-    before = narrator.watch(
+    before = printer.watch(
         "steady training",
         lambda status: is_full(status) and step_of(status) >= start + STEPS_BEFORE_A_FAULT,
         CHANGE_TIMEOUT,
     )
     nodes = slice_nodes(job, slice_number)
-    narrator.console.print(f"\n[bold]The power of {' and '.join(nodes)} (slice {slice_number}) goes off.[/bold]")
+    printer.console.print(f"\n[bold]The power of {' and '.join(nodes)} (slice {slice_number}) goes off.[/bold]")
     killed = time.time()
     with power_off_nodes(product.cluster, nodes):
-        shrunk = narrator.watch(
+        shrunk = printer.watch(
             "a step of the smaller world",
             lambda status: generation_of(status) > generation_of(before) and steps_trained(status) > 0,
             CHANGE_TIMEOUT,
         )
-        narrator.console.print(f"\n[bold]Trained on without slice {slice_number}. Its nodes get power again.[/bold]")
+        printer.console.print(f"\n[bold]Trained on without slice {slice_number}. Its nodes get power again.[/bold]")
         restored = time.time()
-    grown = narrator.watch(
+    grown = printer.watch(
         "the larger world",
         lambda status: is_full(status) and generation_of(status) > generation_of(shrunk) and step_of(status) > 0,
         CHANGE_TIMEOUT,

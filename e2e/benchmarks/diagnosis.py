@@ -74,8 +74,8 @@ class Diagnosis:
 class Noise:
     """Harmless disturbances of healthy hosts; each ends before the next begins."""
 
-    def __init__(self, stage: JobHarness, random: Random) -> None:
-        self._stage = stage
+    def __init__(self, harness: JobHarness, random: Random) -> None:
+        self._harness = harness
         self._random = random
         self.count = 0
 
@@ -86,7 +86,7 @@ class Noise:
         self.count += 1
 
     async def _stop_process(self) -> None:
-        containers = [container for _, container in self._stage.containers()]
+        containers = [container for _, container in self._harness.containers()]
         container = self._random.choice(containers)
         pids = self._random.choice(([container.pid], list_trainers(container)[:1]))
         send_signal(SIGSTOP, *pids)
@@ -108,23 +108,23 @@ class Noise:
         await asyncio.to_thread(write_down)
 
 
-async def train_in_noise(stage: JobHarness, random: Random, console: Console) -> list[Figure]:
+async def train_in_noise(harness: JobHarness, random: Random, console: Console) -> list[Figure]:
     """Train under noise; return the duration and the number of false alarms."""
-    noise, start, before = Noise(stage, random), time.monotonic(), generation(stage)
+    noise, start, before = Noise(harness, random), time.monotonic(), generation(harness)
     slow: set[tuple[int, int, str]] = set()
 
     def look() -> None:
-        if straggler := stage.status.straggler:
+        if straggler := harness.status.straggler:
             slow.add((straggler.slice, straggler.host, straggler.since))
 
-    stage.gate.listeners.append(lambda _: look())
+    harness.report_proxy.listeners.append(lambda _: look())
     with Progress(console=console) as progress:
         task = progress.add_task("healthy, but noisy", total=HEALTHY)
-        while (lived := time.monotonic() - start) < HEALTHY and not stage.has_ended:
+        while (lived := time.monotonic() - start) < HEALTHY and not harness.has_ended:
             progress.update(task, completed=lived)
             await noise.make()
     ended = [
-        attempt for number, attempt in sorted(stage.witness.attempts.items()) if number >= before and attempt.cause
+        attempt for number, attempt in sorted(harness.checker.attempts.items()) if number >= before and attempt.cause
     ]
     for attempt in ended:
         console.print(f"world {attempt.generation}: {attempt.cause}", style="bold red", markup=False)
@@ -133,71 +133,71 @@ async def train_in_noise(stage: JobHarness, random: Random, console: Console) ->
     return [
         Figure("healthy: training in noise", lived, "s", HEALTHY_GOAL),
         Figure("healthy: noises", noise.count, "noises", noise.count or 1),
-        Figure("healthy: steps", stage.witness.highest, "steps", stage.witness.highest or 1),
+        Figure("healthy: steps", harness.checker.highest, "steps", harness.checker.highest or 1),
         Figure("healthy: worlds that ended", len(ended), "verdicts", 1),
         Figure("healthy: hosts called slow", len(slow), "verdicts", 1),
     ]
 
 
-async def hang_host(stage: JobHarness, target: tuple[int, int]) -> Diagnosis:
+async def hang_host(harness: JobHarness, target: tuple[int, int]) -> Diagnosis:
     """Stop a host's trainer; return the diagnosis after its world ended."""
-    before, start = generation(stage), time.monotonic()
-    send_signal(SIGSTOP, *_trainer(stage, target))
-    await stage.wait_for("a verdict on a hang", lambda: generation(stage) > before, TIMEOUT_SECONDS)
-    return _read_diagnosis(stage, before, target, Reason.HUNG_HOST, time.monotonic() - start)
+    before, start = generation(harness), time.monotonic()
+    send_signal(SIGSTOP, *_trainer(harness, target))
+    await harness.wait_for("a verdict on a hang", lambda: generation(harness) > before, TIMEOUT_SECONDS)
+    return _read_diagnosis(harness, before, target, Reason.HUNG_HOST, time.monotonic() - start)
 
 
-async def corrupt(stage: JobHarness, place: tuple[int, int]) -> Diagnosis:
+async def corrupt(harness: JobHarness, place: tuple[int, int]) -> Diagnosis:
     """Flip a bit of a host's parameters; return the diagnosis after its world ended."""
-    before, start = generation(stage), time.monotonic()
-    while generation(stage) == before and not stage.has_ended and time.monotonic() - start < TIMEOUT_SECONDS:
-        (trainer,) = _trainer(stage, place)
+    before, start = generation(harness), time.monotonic()
+    while generation(harness) == before and not harness.has_ended and time.monotonic() - start < TIMEOUT_SECONDS:
+        (trainer,) = _trainer(harness, place)
         send_signal(SIGSTOP, trainer)
         flip_bit(trainer, sample_parameters(trainer))
         send_signal(SIGCONT, trainer)
         with suppress(StateTimeoutError):
-            await stage.wait_for(
-                "a verdict on a flipped bit", lambda: generation(stage) > before, FLIP_INTERVAL_SECONDS
+            await harness.wait_for(
+                "a verdict on a flipped bit", lambda: generation(harness) > before, FLIP_INTERVAL_SECONDS
             )
-    return _read_diagnosis(stage, before, place, FailureReason.CORRUPTION, time.monotonic() - start)
+    return _read_diagnosis(harness, before, place, FailureReason.CORRUPTION, time.monotonic() - start)
 
 
-def _read_diagnosis(stage: JobHarness, world: int, place: tuple[int, int], reason: str, seconds: float) -> Diagnosis:
+def _read_diagnosis(harness: JobHarness, world: int, place: tuple[int, int], reason: str, seconds: float) -> Diagnosis:
     """Compare a world's recorded cause with the expected reason and host."""
-    cause = find_attempt(stage.status, world).cause
+    cause = find_attempt(harness.status, world).cause
     named = (cause.slice, cause.host) if cause else (None, None)
     is_right = cause is not None and cause.reason == reason and named == place
     return Diagnosis(is_right, named == (None, None), seconds)
 
 
-async def slow_down(stage: JobHarness, place: tuple[int, int]) -> Diagnosis:
+async def slow_down(harness: JobHarness, place: tuple[int, int]) -> Diagnosis:
     """Stop a host's trainer repeatedly until a straggler is reported; return the diagnosis."""
     start = time.monotonic()
 
     async def stop_repeatedly() -> None:
         while True:
-            send_signal(SIGSTOP, *_trainer(stage, place))
+            send_signal(SIGSTOP, *_trainer(harness, place))
             await asyncio.sleep(STOPPED_SECONDS)
-            send_signal(SIGCONT, *_trainer(stage, place))
+            send_signal(SIGCONT, *_trainer(harness, place))
             await asyncio.sleep(RUNNING_SECONDS)
 
     slowdown = asyncio.create_task(stop_repeatedly())
     with suppress(StateTimeoutError):
-        await stage.wait_for("a host that is slow", lambda: stage.status.straggler is not None, TIMEOUT_SECONDS)
-    seconds, straggler = time.monotonic() - start, stage.status.straggler
+        await harness.wait_for("a host that is slow", lambda: harness.status.straggler is not None, TIMEOUT_SECONDS)
+    seconds, straggler = time.monotonic() - start, harness.status.straggler
     slowdown.cancel()
     await asyncio.wait([slowdown])
-    send_signal(SIGCONT, *_trainer(stage, place))
-    await stage.wait_for("no straggler", lambda: stage.status.straggler is None, TIMEOUT_SECONDS)
+    send_signal(SIGCONT, *_trainer(harness, place))
+    await harness.wait_for("no straggler", lambda: harness.status.straggler is None, TIMEOUT_SECONDS)
     return Diagnosis(straggler is not None and (straggler.slice, straggler.host) == place, straggler is None, seconds)
 
 
 INJECTIONS = {"hang": hang_host, "slow": slow_down, "flipped bit": corrupt}
 
 
-def _trainer(stage: JobHarness, place: tuple[int, int]) -> list[int]:
+def _trainer(harness: JobHarness, place: tuple[int, int]) -> list[int]:
     slice_number, host = place
-    return list_trainers(stage.machine.controllers.containers_of(slice_number)[host])[:1]
+    return list_trainers(harness.machine.controllers.containers_of(slice_number)[host])[:1]
 
 
 def summarise(name: str, verdicts: Sequence[Diagnosis]) -> list[Figure]:
@@ -215,16 +215,16 @@ async def measure(console: Console) -> None:
     """Measure all parts. Each part's figures are shown and written at once, because the whole run is long."""
     random = Random(SEED)  # noqa: S311  # no secret
     account = BenchmarkReport(NAME, console)
-    async with running_job(AWAY_SECONDS, make_spec(**CHANGES)) as stage:
-        hosts = HostReadiness(stage)
-        await wait_until_steady(stage, hosts)
+    async with running_job(AWAY_SECONDS, make_spec(**CHANGES)) as harness:
+        hosts = HostReadiness(harness)
+        await wait_until_steady(harness, hosts)
         if is_selected("healthy"):
-            account.add_figures("healthy", await train_in_noise(stage, random, console))
+            account.add_figures("healthy", await train_in_noise(harness, random, console))
         for name, harm in INJECTIONS.items():
             verdicts = []
             for _ in track(range(RUNS if is_selected(name) else 0), description=name, console=console):
-                await wait_until_steady(stage, hosts)
-                verdicts.append(await harm(stage, (random.randrange(2), random.randrange(2))))
+                await wait_until_steady(harness, hosts)
+                verdicts.append(await harm(harness, (random.randrange(2), random.randrange(2))))
             if verdicts:
                 account.add_figures(name, summarise(name, verdicts))
 

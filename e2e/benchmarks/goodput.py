@@ -81,33 +81,33 @@ async def run_trace(faults: Sequence[Fault], seconds: float, folder: Path) -> Jo
     cache = folder / "cache"
     cache.mkdir(parents=True)
     starts = StartupTimes()
-    stage = JobHarness(make_unlimited_spec(), folder / "job", cache, Random(TRACE_SEED), 0.0, lambda line: None)  # noqa: S311
-    async with stage.running():
-        stage.gate.listeners.append(starts.record_report)
+    harness = JobHarness(make_unlimited_spec(), folder / "job", cache, Random(TRACE_SEED), 0.0, lambda line: None)  # noqa: S311
+    async with harness.running():
+        harness.report_proxy.listeners.append(starts.record_report)
         with suppress(StateTimeoutError):
-            await stage.wait_for("the first status", lambda: stage.begun > 0, 60)
+            await harness.wait_for("the first status", lambda: harness.begun > 0, 60)
         for number in range(NUM_SLICES):
             starts.record_power(number)
         async with asyncio.TaskGroup() as group:
             for fault in sort_faults(faults):
-                group.create_task(power_off_slice(stage, fault, starts))
-            await asyncio.sleep(stage.begun + seconds - time.monotonic())
-            run_result = time.monotonic() - stage.begun
-            stage.machine.cluster.edit(suspend=True)  # this updates the ledger
-            stage.wake()
+                group.create_task(power_off_slice(harness, fault, starts))
+            await asyncio.sleep(harness.begun + seconds - time.monotonic())
+            run_result = time.monotonic() - harness.begun
+            harness.machine.cluster.edit(suspend=True)  # this updates the ledger
+            harness.wake()
             with suppress(StateTimeoutError):
-                await stage.wait_for("the last status", lambda: stage.status.phase == "Suspended", 60)
-    attempts = [stage.witness.attempts[number] for number in sorted(stage.witness.attempts)]
-    return JobRun(stage.status, attempts, stage.lines(), find_commits(stage), starts.seconds, run_result)
+                await harness.wait_for("the last status", lambda: harness.status.phase == "Suspended", 60)
+    attempts = [harness.checker.attempts[number] for number in sorted(harness.checker.attempts)]
+    return JobRun(harness.status, attempts, harness.lines(), find_commits(harness), starts.seconds, run_result)
 
 
-async def power_off_slice(stage: JobHarness, fault: Fault, starts: "StartupTimes") -> None:
+async def power_off_slice(harness: JobHarness, fault: Fault, starts: "StartupTimes") -> None:
     """Power off a slice at the time of a fault, and give it new pods when its power returns."""
-    await asyncio.sleep(stage.begun + fault.at - time.monotonic())
-    for container in stage.machine.controllers.containers_of(fault.slice):
+    await asyncio.sleep(harness.begun + fault.at - time.monotonic())
+    for container in harness.machine.controllers.containers_of(fault.slice):
         send_signal(SIGSTOP, container.pid, *list_trainers(container))
     await asyncio.sleep(fault.repair_seconds)
-    stage.machine.controllers.kill_slice(fault.slice)
+    harness.machine.controllers.kill_slice(fault.slice)
     starts.record_power(fault.slice)
 
 
@@ -132,11 +132,11 @@ class StartupTimes:
                 self.seconds.append(time.monotonic() - since)
 
 
-def find_commits(stage: JobHarness) -> dict[int, float]:
+def find_commits(harness: JobHarness) -> dict[int, float]:
     """Return the commit time of each step that still exists."""
     return {
         name.step: path.stat().st_mtime
-        for path in stage.checkpoints.glob("lineage-*/*/integrity.json")
+        for path in harness.checkpoints.glob("lineage-*/*/integrity.json")
         if (name := parse_step_name(path.parent.name))
     }
 

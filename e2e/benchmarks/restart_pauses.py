@@ -67,53 +67,53 @@ type LossInjection = Callable[[JobHarness], float]
 """Injects a fault; returns the time at which the pause begins."""
 
 
-def kill_process(stage: JobHarness) -> float:
+def kill_process(harness: JobHarness) -> float:
     """Kill the trainer of the last host."""
-    *_, (_, last) = stage.containers()
+    *_, (_, last) = harness.containers()
     send_signal(SIGKILL, *list_trainers(last)[:1])
     return time.time()
 
 
-def kill_slice(stage: JobHarness) -> float:
+def kill_slice(harness: JobHarness) -> float:
     """Kill all processes of slice 1."""
-    stage.machine.controllers.kill_slice(1)
+    harness.machine.controllers.kill_slice(1)
     return time.time()
 
 
-def lose_node(stage: JobHarness) -> float:
+def lose_node(harness: JobHarness) -> float:
     """Stop the processes of slice 1, so that only their silence shows the loss."""
-    for number, container in stage.containers():
+    for number, container in harness.containers():
         if number == 1:
             send_signal(SIGSTOP, container.pid, *list_trainers(container))
     return time.time()
 
 
-def hang_process(stage: JobHarness) -> float:
+def hang_process(harness: JobHarness) -> float:
     """Stop the trainer of the last host; its agent keeps reporting."""
-    *_, (_, last) = stage.containers()
+    *_, (_, last) = harness.containers()
     send_signal(SIGSTOP, *list_trainers(last)[:1])
     return time.time()
 
 
-def shrink(stage: JobHarness) -> float:
+def shrink(harness: JobHarness) -> float:
     """Limit the job to one slice."""
-    return _resize(stage, 1)
+    return _resize(harness, 1)
 
 
-def grow(stage: JobHarness) -> float:
+def grow(harness: JobHarness) -> float:
     """Allow both slices again."""
-    return _resize(stage, 2)
+    return _resize(harness, 2)
 
 
-def kill_all(stage: JobHarness) -> float:
+def kill_all(harness: JobHarness) -> float:
     """Kill all processes of all slices."""
-    stage.machine.controllers.kill_all()
+    harness.machine.controllers.kill_all()
     return time.time()
 
 
-def _resize(stage: JobHarness, most: int) -> float:
-    stage.machine.cluster.edit(slices={**stage.machine.cluster.job["spec"]["slices"], "max": most})
-    stage.wake()
+def _resize(harness: JobHarness, most: int) -> float:
+    harness.machine.cluster.edit(slices={**harness.machine.cluster.job["spec"]["slices"], "max": most})
+    harness.wake()
     return 0.0
 
 
@@ -135,11 +135,11 @@ PROGRAM_LOSSES: dict[str, Loss[LossInjection]] = {
 
 
 class HostReadiness:
-    """Readiness of a stage's hosts, from their reports."""
+    """Readiness of a job's hosts, from their reports."""
 
-    def __init__(self, stage: JobHarness) -> None:
+    def __init__(self, harness: JobHarness) -> None:
         self._reports: dict[tuple[int, int], HostReport] = {}
-        stage.gate.listeners.append(self._record_report)
+        harness.report_proxy.listeners.append(self._record_report)
 
     def _record_report(self, report: HostReport) -> None:
         """Record a host's report."""
@@ -162,9 +162,9 @@ async def running_job(away_seconds: float, spec: Manifest) -> AsyncIterator[JobH
         cache.mkdir()
         with (root / "restart.log").open("w", buffering=1) as log:
             random = Random(0)  # noqa: S311  # no secret
-            stage = JobHarness(spec, root / "job", cache, random, away_seconds, lambda line: print(line, file=log))
-            async with stage.running():
-                yield stage
+            harness = JobHarness(spec, root / "job", cache, random, away_seconds, lambda line: print(line, file=log))
+            async with harness.running():
+                yield harness
 
 
 def make_spec(**changes: Any) -> Manifest:
@@ -236,75 +236,75 @@ def _make_entrypoint_spec() -> Manifest:
 class LocalTarget:
     """The demo's job on local processes."""
 
-    def __init__(self, stage: JobHarness) -> None:
-        self._stage, self._hosts = stage, HostReadiness(stage)
+    def __init__(self, harness: JobHarness) -> None:
+        self._harness, self._hosts = harness, HostReadiness(harness)
 
     async def wait_until_steady(self, *, has_hot_standby: bool) -> None:
         """Wait as `Target` describes it."""
-        await wait_until_steady(self._stage, self._hosts, has_hot_standby=has_hot_standby)
+        await wait_until_steady(self._harness, self._hosts, has_hot_standby=has_hot_standby)
 
     async def lose(self, loss: Loss[LossInjection]) -> Pause:
         """Inject a loss; return the pause."""
-        return await inject_and_time(self._stage, loss.inject, loss.budget, is_planned=loss.is_planned)
+        return await inject_and_time(self._harness, loss.inject, loss.budget, is_planned=loss.is_planned)
 
     async def recover(self, loss: Loss[LossInjection]) -> Pause:
         """Undo a loss, or wait for the return of its slice; return the pause of the recovery."""
-        return await inject_and_time(self._stage, loss.undo or (lambda _: 0.0), is_planned=True)
+        return await inject_and_time(self._harness, loss.undo or (lambda _: 0.0), is_planned=True)
 
 
-async def wait_until_steady(stage: JobHarness, hosts: HostReadiness, *, has_hot_standby: bool = False) -> None:
+async def wait_until_steady(harness: JobHarness, hosts: HostReadiness, *, has_hot_standby: bool = False) -> None:
     """Wait until both slices have trained for a while and the hosts are ready for the next loss.
 
     Earlier failures and losses must not count any more: after several in a row without a saved step, a job backs off.
     """
 
     def is_steady() -> bool:
-        number, restarts = generation(stage), stage.status.restarts
+        number, restarts = generation(harness), harness.status.restarts
         return (
             hosts.are_ready(number, has_hot_standby=has_hot_standby)
-            and len(lines_of_generation(stage, number)) > STEADY_STEPS
-            and find_attempt(stage.status, number).slices == 2
+            and len(lines_of_generation(harness, number)) > STEADY_STEPS
+            and find_attempt(harness.status, number).slices == 2
             and not restarts.since_commit
             and not restarts.lost_since_commit
         )
 
-    await stage.wait_for("a steady world of both slices", is_steady, TIMEOUT_SECONDS)
+    await harness.wait_for("a steady world of both slices", is_steady, TIMEOUT_SECONDS)
 
 
 async def inject_and_time(
-    stage: JobHarness,
+    harness: JobHarness,
     inject: LossInjection,
     budget: Callable[[Sequence[Line]], float] = no_budget,
     *,
     is_planned: bool,
 ) -> Pause:
     """Inject a fault; return the pause when the status includes the first step after it."""
-    before = generation(stage)
-    pause_start = inject(stage)
-    budgeted = 0.0 if is_planned else budget(lines_of_generation(stage, before))
-    await stage.wait_for(
+    before = generation(harness)
+    pause_start = inject(harness)
+    budgeted = 0.0 if is_planned else budget(lines_of_generation(harness, before))
+    await harness.wait_for(
         "a new step",
-        lambda: len(lines_of_generation(stage, generation(stage), above=before)) > STEPS_TO_TIME,
+        lambda: len(lines_of_generation(harness, generation(harness), above=before)) > STEPS_TO_TIME,
         TIMEOUT_SECONDS,
     )
-    number = generation(stage)
-    await stage.wait_for(
-        "its attempt", lambda: find_attempt(stage.status, number).recovery_seconds is not None, TIMEOUT_SECONDS
+    number = generation(harness)
+    await harness.wait_for(
+        "its attempt", lambda: find_attempt(harness.status, number).recovery_seconds is not None, TIMEOUT_SECONDS
     )
-    own = lines_of_generation(stage, number)
+    own = lines_of_generation(harness, number)
     if is_planned:
-        pause_start = [line for line in stage.lines() if line["generation"] < number][-1]["time"]
-    return make_pause(stage.status, before, number, own[0]["time"] - pause_start - budgeted - time_step(own))
+        pause_start = [line for line in harness.lines() if line["generation"] < number][-1]["time"]
+    return make_pause(harness.status, before, number, own[0]["time"] - pause_start - budgeted - time_step(own))
 
 
-def generation(stage: JobHarness) -> int:
+def generation(harness: JobHarness) -> int:
     """Return the generation of the newest world."""
-    return stage.status.world.generation if stage.status.world else 0
+    return harness.status.world.generation if harness.status.world else 0
 
 
-def lines_of_generation(stage: JobHarness, number: int, above: int = 0) -> list[Line]:
+def lines_of_generation(harness: JobHarness, number: int, above: int = 0) -> list[Line]:
     """Return the training lines of a world; empty if its generation is not greater than `above`."""
-    return [line for line in stage.lines() if line["generation"] == number > above]
+    return [line for line in harness.lines() if line["generation"] == number > above]
 
 
 async def measure(console: Console) -> list[Figure]:
@@ -312,15 +312,15 @@ async def measure(console: Console) -> list[Figure]:
     report = BenchmarkReport("restart", console)
     for has_hot_standby in (False, True):
         if losses := select_losses(LOSSES, has_hot_standby=has_hot_standby):
-            async with running_job(AWAY_SECONDS, make_spec(elastic__hotStandby=has_hot_standby)) as stage:
-                await measure_losses(LocalTarget(stage), losses, report)
+            async with running_job(AWAY_SECONDS, make_spec(elastic__hotStandby=has_hot_standby)) as harness:
+                await measure_losses(LocalTarget(harness), losses, report)
     for name, spec in make_program_specs().items():
         if is_selected(name):
-            async with running_job(AWAY_SECONDS, spec) as stage:
-                await measure_losses(LocalTarget(stage), {name: PROGRAM_LOSSES[name]}, report)
+            async with running_job(AWAY_SECONDS, spec) as harness:
+                await measure_losses(LocalTarget(harness), {name: PROGRAM_LOSSES[name]}, report)
     if is_selected(RECREATED):
-        async with running_job(0.0, make_spec()) as stage:
-            pauses, _ = await measure_loss(LocalTarget(stage), RECREATED, Loss(kill_all, 0.0), console)
+        async with running_job(0.0, make_spec()) as harness:
+            pauses, _ = await measure_loss(LocalTarget(harness), RECREATED, Loss(kill_all, 0.0), console)
             report.add_reference(pauses)
     return report.figures
 

@@ -87,43 +87,43 @@ def time_copy(num_bytes: int) -> float:
     return statistics.median(seconds)
 
 
-def measure_state(stage: JobHarness) -> int:
+def measure_state(harness: JobHarness) -> int:
     """Return the size of the newest saved step in bytes, which is that of one whole state."""
-    found = (path.parent for path in stage.checkpoints.glob("lineage-*/*/integrity.json"))
+    found = (path.parent for path in harness.checkpoints.glob("lineage-*/*/integrity.json"))
     saved = max((name.step, path) for path in found if (name := parse_step_name(path.name)))[1]
     return sum(path.stat().st_size for path in saved.rglob("*") if path.is_file())
 
 
-async def train_and_save(stage: JobHarness) -> list[Line]:
+async def train_and_save(harness: JobHarness) -> list[Line]:
     """Wait until the current world has saved `SAVES` times; return its lines."""
-    number = generation(stage)
+    number = generation(harness)
 
     def has_saved() -> bool:
-        return len(find_save_seconds(lines_of_generation(stage, number))) >= SAVES
+        return len(find_save_seconds(lines_of_generation(harness, number))) >= SAVES
 
-    await stage.wait_for("a world that has saved", has_saved, TIMEOUT_SECONDS)
-    return lines_of_generation(stage, number)
+    await harness.wait_for("a world that has saved", has_saved, TIMEOUT_SECONDS)
+    return lines_of_generation(harness, number)
 
 
-async def end_world(stage: JobHarness) -> None:
+async def end_world(harness: JobHarness) -> None:
     """Kill a trainer and wait for the next world."""
-    before = generation(stage)
-    kill_process(stage)
-    await stage.wait_for("a new world", lambda: generation(stage) > before, TIMEOUT_SECONDS)
+    before = generation(harness)
+    kill_process(harness)
+    await harness.wait_for("a new world", lambda: generation(harness) > before, TIMEOUT_SECONDS)
 
 
 async def measure(console: Console) -> list[Figure]:
     """Return all figures."""
     worlds = []
     # The spec sets no interval, so the plan chooses one.
-    async with running_job(AWAY_SECONDS, make_spec(checkpoint__snapshots={})) as stage:
-        hosts = HostReadiness(stage)
+    async with running_job(AWAY_SECONDS, make_spec(checkpoint__snapshots={})) as harness:
+        hosts = HostReadiness(harness)
         for _ in track(range(RUNS), description="worlds that save", console=console):
-            await wait_until_steady(stage, hosts)
-            worlds.append(await train_and_save(stage))
-            await end_world(stage)
-        num_bytes = measure_state(stage)
-    return summarise(worlds, stage.spec["checkpoint"]["snapshots"]["everySteps"], time_copy(num_bytes))
+            await wait_until_steady(harness, hosts)
+            worlds.append(await train_and_save(harness))
+            await end_world(harness)
+        num_bytes = measure_state(harness)
+    return summarise(worlds, harness.spec["checkpoint"]["snapshots"]["everySteps"], time_copy(num_bytes))
 
 
 def main() -> None:

@@ -93,11 +93,11 @@ def train(
     if has_succeeded(job):
         return keep(job, evaluations, product)
     job = product.submit(NAMESPACE, manifest)
-    narrator = StatusPrinter(console, job)
-    narrator.watch("text as tokens", lambda status: status.get("data"), PREPARATION_TIMEOUT)
+    printer = StatusPrinter(console, job)
+    printer.watch("text as tokens", lambda status: status.get("data"), PREPARATION_TIMEOUT)
     job.wait_for_step(1, FIRST_STEP_TIMEOUT)
     if lost_slice is not None:
-        lose_and_restore_slice(product, job, lost_slice, narrator)
+        lose_and_restore_slice(product, job, lost_slice, printer)
     started = time.monotonic()
     job.wait_for_phase("Succeeded", END_TIMEOUT)
     console.print(f"ended after {time.monotonic() - started:.0f} s more")

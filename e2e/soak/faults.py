@@ -22,177 +22,177 @@ MIN_INTACT_CHECKPOINTS = 2
 """Number of undamaged saved steps that must remain before another one may be damaged."""
 
 
-async def kill_trainer(stage: JobHarness) -> bool:
+async def kill_trainer(harness: JobHarness) -> bool:
     """Kill the trainer of a host that is in a world, or the standby trainer of a host that is not."""
-    if container := _pick_container(stage):
+    if container := _pick_container(harness):
         send_signal(SIGKILL, *list_trainers(container)[:1])
     return container is not None
 
 
-async def kill_standby(stage: JobHarness) -> bool:
+async def kill_standby(harness: JobHarness) -> bool:
     """Kill a standby trainer, waiting or still importing, beside an active one."""
-    standbys = [pid for _, container in stage.containers() for pid in list_trainers(container)[1:]]
+    standbys = [pid for _, container in harness.containers() for pid in list_trainers(container)[1:]]
     if standbys:
-        send_signal(SIGKILL, stage.random.choice(standbys))
+        send_signal(SIGKILL, harness.random.choice(standbys))
     return bool(standbys)
 
 
-async def kill_agent(stage: JobHarness) -> bool:
+async def kill_agent(harness: JobHarness) -> bool:
     """Kill only an agent, which orphans its trainers."""
-    if container := _pick_container(stage):
+    if container := _pick_container(harness):
         send_signal(SIGKILL, container.pid)
     return container is not None
 
 
-async def kill_slice(stage: JobHarness) -> bool:
+async def kill_slice(harness: JobHarness) -> bool:
     """Kill all processes of a slice."""
-    found = stage.containers()
+    found = harness.containers()
     if found:
-        stage.machine.controllers.kill_slice(stage.random.choice(found)[0])
+        harness.machine.controllers.kill_slice(harness.random.choice(found)[0])
     return bool(found)
 
 
-async def kill_all(stage: JobHarness) -> bool:
+async def kill_all(harness: JobHarness) -> bool:
     """Kill all processes of all slices."""
-    found = stage.containers()
-    stage.machine.controllers.kill_all()
+    found = harness.containers()
+    harness.machine.controllers.kill_all()
     return bool(found)
 
 
-async def cut_power(stage: JobHarness) -> bool:
+async def cut_power(harness: JobHarness) -> bool:
     """Stop a slice's processes so that its heartbeats stop, then kill them, as in a power failure.
 
     The stop is shorter or longer than `heartbeatTimeout`.
     """
-    found = stage.containers()
+    found = harness.containers()
     if not found:
         return False
-    number, container = stage.random.choice(found)
+    number, container = harness.random.choice(found)
     send_signal(SIGSTOP, container.pid, *list_trainers(container))
-    await asyncio.sleep(stage.random.uniform(1, 5))
-    stage.machine.controllers.kill_slice(number)
+    await asyncio.sleep(harness.random.uniform(1, 5))
+    harness.machine.controllers.kill_slice(number)
     return True
 
 
-async def pause_trainer(stage: JobHarness) -> bool:
+async def pause_trainer(harness: JobHarness) -> bool:
     """Stop a trainer for less than `progressTimeout`, then continue it."""
-    return await _pause(stage, list_trainers, HANG_SECONDS / 2)
+    return await _pause(harness, list_trainers, HANG_SECONDS / 2)
 
 
-async def pause_agent(stage: JobHarness) -> bool:
+async def pause_agent(harness: JobHarness) -> bool:
     """Stop an agent for less or more than `heartbeatTimeout`, then continue it; its trainer runs on."""
-    return await _pause(stage, lambda container: [container.pid], 5)
+    return await _pause(harness, lambda container: [container.pid], 5)
 
 
-async def hang_trainer(stage: JobHarness) -> bool:
+async def hang_trainer(harness: JobHarness) -> bool:
     """Stop a world's trainer permanently, in any phase."""
-    active = [pids[0] for _, container in stage.containers() if len(pids := list_trainers(container)) > 1]
+    active = [pids[0] for _, container in harness.containers() if len(pids := list_trainers(container)) > 1]
     if active:
-        send_signal(SIGSTOP, stage.random.choice(active))
+        send_signal(SIGSTOP, harness.random.choice(active))
     return bool(active)
 
 
-async def delete_pod(stage: JobHarness) -> bool:
+async def delete_pod(harness: JobHarness) -> bool:
     """Delete a pod with its own grace period, as a drain does, or with too little time to save."""
-    pods = stage.pods()
+    pods = harness.pods()
     if pods:
-        stage.machine.controllers.delete(stage.random.choice(pods), stage.random.choice((0.0, 1.0, None)))
+        harness.machine.controllers.delete(harness.random.choice(pods), harness.random.choice((0.0, 1.0, None)))
     return bool(pods)
 
 
-async def partition_host(stage: JobHarness) -> bool:
+async def partition_host(harness: JobHarness) -> bool:
     """Cut the connection between one host and the operator."""
-    pods = stage.pods()
-    return bool(pods) and await _partition(stage, {stage.random.choice(pods)["metadata"]["uid"]}, 6)
+    pods = harness.pods()
+    return bool(pods) and await _partition(harness, {harness.random.choice(pods)["metadata"]["uid"]}, 6)
 
 
-async def partition_operator(stage: JobHarness) -> bool:
+async def partition_operator(harness: JobHarness) -> bool:
     """Cut the connections between all hosts and the operator."""
-    pods = stage.pods()
-    return bool(pods) and await _partition(stage, {pod["metadata"]["uid"] for pod in pods}, 6)
+    pods = harness.pods()
+    return bool(pods) and await _partition(harness, {pod["metadata"]["uid"] for pod in pods}, 6)
 
 
-async def restart_operator(stage: JobHarness) -> bool:
+async def restart_operator(harness: JobHarness) -> bool:
     """Kill the operator, possibly between two of its writes, and start another one at once or later."""
-    for operator in tuple(stage.gate.operators):
-        await stage.stop_operator(operator)
-    await asyncio.sleep(stage.random.choice((0.0, stage.random.uniform(0, 4))))
-    if not stage.gate.operators:
-        stage.start_operator()
+    for operator in tuple(harness.report_proxy.operators):
+        await harness.stop_operator(operator)
+    await asyncio.sleep(harness.random.choice((0.0, harness.random.uniform(0, 4))))
+    if not harness.report_proxy.operators:
+        harness.start_operator()
     return True
 
 
-async def run_two_operators(stage: JobHarness) -> bool:
+async def run_two_operators(harness: JobHarness) -> bool:
     """Run two operators that do not know of each other; each report reaches one of them at random."""
-    stage.start_operator()
-    await asyncio.sleep(stage.random.uniform(0.5, 4))
-    if len(stage.gate.operators) > 1:
-        await stage.stop_operator(stage.random.choice(stage.gate.operators))
+    harness.start_operator()
+    await asyncio.sleep(harness.random.uniform(0.5, 4))
+    if len(harness.report_proxy.operators) > 1:
+        await harness.stop_operator(harness.random.choice(harness.report_proxy.operators))
     return True
 
 
-async def fail_api(stage: JobHarness) -> bool:
+async def fail_api(harness: JobHarness) -> bool:
     """Make calls to the API server fail, before or after they take effect."""
-    stage.api_fails = True
-    await asyncio.sleep(stage.random.uniform(0.5, 3))
-    stage.api_fails = False
+    harness.api_fails = True
+    await asyncio.sleep(harness.random.uniform(0.5, 3))
+    harness.api_fails = False
     return True
 
 
-async def skew_clock(stage: JobHarness) -> bool:
+async def skew_clock(harness: JobHarness) -> bool:
     """Set the operator's clock forward or back by up to an hour, then restore it."""
-    stage.skew = stage.random.choice((-1, 1)) * stage.random.choice((1, 30, 3600)) * stage.random.random()
-    await asyncio.sleep(stage.random.uniform(0.5, 4))
-    stage.skew = 0.0
+    harness.skew = harness.random.choice((-1, 1)) * harness.random.choice((1, 30, 3600)) * harness.random.random()
+    await asyncio.sleep(harness.random.uniform(0.5, 4))
+    harness.skew = 0.0
     return True
 
 
-async def damage_checkpoint(stage: JobHarness) -> bool:
+async def damage_checkpoint(harness: JobHarness) -> bool:
     """Damage the newest saved step, then kill processes so that the job has to restore.
 
     The damage is a flipped bit, a truncated file or a deleted file.
     """
-    saved = sorted((path.parent for path in stage.checkpoints.glob("lineage-*/*/integrity.json")), key=_step_of)
+    saved = sorted((path.parent for path in harness.checkpoints.glob("lineage-*/*/integrity.json")), key=_step_of)
     known = {folder.stat().st_ino for folder in saved if folder.exists()}
-    if len(saved) <= MIN_INTACT_CHECKPOINTS or known & stage.damaged:
+    if len(saved) <= MIN_INTACT_CHECKPOINTS or known & harness.damaged:
         return False
     files = [path for path in saved[-1].rglob("*") if path.is_file() and path.stat().st_size > 0]
     if not files:
         return False
-    stage.damaged.add(saved[-1].stat().st_ino)
-    _damage(max(files, key=lambda path: path.stat().st_size), stage)
-    return await stage.random.choice((kill_trainer, kill_slice, kill_all))(stage)
+    harness.damaged.add(saved[-1].stat().st_ino)
+    _damage(max(files, key=lambda path: path.stat().st_size), harness)
+    return await harness.random.choice((kill_trainer, kill_slice, kill_all))(harness)
 
 
-async def fail_storage(stage: JobHarness) -> bool:
+async def fail_storage(harness: JobHarness) -> bool:
     """Make the trainers' writes fail, as on a full disk."""
-    pids = [pid for _, container in stage.containers() for pid in list_trainers(container)]
+    pids = [pid for _, container in harness.containers() for pid in list_trainers(container)]
     start = time.time()
     _limit_files(pids, 1)
-    await asyncio.sleep(stage.random.uniform(0.2, 1.5))
+    await asyncio.sleep(harness.random.uniform(0.2, 1.5))
     _limit_files(pids, resource.RLIM_INFINITY)
-    stage.outages.append((start, time.time()))
+    harness.outages.append((start, time.time()))
     return bool(pids)
 
 
-async def suspend(stage: JobHarness) -> bool:
+async def suspend(harness: JobHarness) -> bool:
     """Suspend the job and resume it, before or after its pods have ended."""
-    stage.machine.cluster.edit(suspend=True)
-    stage.wake()
-    await asyncio.sleep(stage.random.uniform(0.2, 4))
-    stage.machine.cluster.edit(suspend=False)
-    stage.wake()
+    harness.machine.cluster.edit(suspend=True)
+    harness.wake()
+    await asyncio.sleep(harness.random.uniform(0.2, 4))
+    harness.machine.cluster.edit(suspend=False)
+    harness.wake()
     return True
 
 
-async def scale(stage: JobHarness) -> bool:
+async def scale(harness: JobHarness) -> bool:
     """Limit the job to one slice, then allow both again."""
-    slices = stage.machine.cluster.job["spec"]["slices"]
-    stage.machine.cluster.edit(slices={**slices, "max": 1})
-    stage.wake()
-    await asyncio.sleep(stage.random.uniform(0.2, 3))
-    stage.machine.cluster.edit(slices=slices)
-    stage.wake()
+    slices = harness.machine.cluster.job["spec"]["slices"]
+    harness.machine.cluster.edit(slices={**slices, "max": 1})
+    harness.wake()
+    await asyncio.sleep(harness.random.uniform(0.2, 3))
+    harness.machine.cluster.edit(slices=slices)
+    harness.wake()
     return True
 
 
@@ -228,28 +228,28 @@ It affects only jobs whose ledger is judged by that clock.
 """
 
 
-def _pick_container(stage: JobHarness) -> Container | None:  # None: no container is running
-    found = stage.containers()
-    return stage.random.choice(found)[1] if found else None
+def _pick_container(harness: JobHarness) -> Container | None:  # None: no container is running
+    found = harness.containers()
+    return harness.random.choice(found)[1] if found else None
 
 
-async def _pause(stage: JobHarness, choose: Callable[[Container], list[int]], longest: float) -> bool:
-    container = _pick_container(stage)
+async def _pause(harness: JobHarness, choose: Callable[[Container], list[int]], longest: float) -> bool:
+    container = _pick_container(harness)
     pids = choose(container)[:1] if container else []
     send_signal(SIGSTOP, *pids)
-    await asyncio.sleep(stage.random.uniform(0.1, longest))
+    await asyncio.sleep(harness.random.uniform(0.1, longest))
     send_signal(SIGCONT, *pids)
     return bool(pids)
 
 
-async def _partition(stage: JobHarness, pods: set[str], longest: float) -> bool:
-    gate = stage.gate
-    way = stage.random.choice((gate.partitioned, gate.blackholed))
+async def _partition(harness: JobHarness, pods: set[str], longest: float) -> bool:
+    report_proxy = harness.report_proxy
+    way = harness.random.choice((report_proxy.partitioned, report_proxy.blackholed))
     way |= pods
-    gate.notify_change()
-    await asyncio.sleep(stage.random.uniform(0.2, longest))
+    report_proxy.notify_change()
+    await asyncio.sleep(harness.random.uniform(0.2, longest))
     way -= pods
-    gate.notify_change()
+    report_proxy.notify_change()
     return True
 
 
@@ -267,15 +267,15 @@ def _step_of(folder: Path) -> int:
     return name.step if name else -1
 
 
-def _damage(path: Path, stage: JobHarness) -> None:
+def _damage(path: Path, harness: JobHarness) -> None:
     content = path.read_bytes()
-    match stage.random.choice(("flip", "cut", "delete")):
+    match harness.random.choice(("flip", "cut", "delete")):
         case "flip":
-            place = stage.random.randrange(len(content))
+            place = harness.random.randrange(len(content))
             path.write_bytes(
-                content[:place] + bytes([content[place] ^ 1 << stage.random.randrange(8)]) + content[place + 1 :]
+                content[:place] + bytes([content[place] ^ 1 << harness.random.randrange(8)]) + content[place + 1 :]
             )
         case "cut":
-            path.write_bytes(content[: stage.random.randrange(len(content))])
+            path.write_bytes(content[: harness.random.randrange(len(content))])
         case _:
             path.unlink()

@@ -64,7 +64,7 @@ class JobHarness:
         plan, _ = require_valid(Document("the soak's job", {**content, "spec": spec}))
         self.spec = localize_spec(plan.spec, None)
         self.random = random
-        self.witness = InvariantChecker()
+        self.checker = InvariantChecker()
         self.status = TrainingJobStatus()
         self.skew = 0.0
         self.api_fails = False
@@ -100,13 +100,13 @@ class JobHarness:
                 emit=lambda event: self._note(f"{event.reason}: {event.message}"),
                 host_return_seconds=self._away_seconds,
             )
-            self.gate = ReportProxy(self.machine, self.random, self.witness.record_report)
-            async with serve(route_reports(self.gate.report)) as self._url, self.machine.controllers.running():
+            self.report_proxy = ReportProxy(self.machine, self.random, self.checker.record_report)
+            async with serve(route_reports(self.report_proxy.report)) as self._url, self.machine.controllers.running():
                 self.start_operator()
                 try:
                     yield
                 finally:
-                    for operator in tuple(self.gate.operators):
+                    for operator in tuple(self.report_proxy.operators):
                         await self.stop_operator(operator)
 
     @property
@@ -138,23 +138,23 @@ class JobHarness:
         settings = RenderSettings(trainer_image=IMAGE, rendezvous_url=self._url, ca_pem="")
 
         def fail_at_random() -> None:
-            if operator not in self.gate.operators:
+            if operator not in self.report_proxy.operators:
                 raise ClusterUnavailableError("this operator is gone")
             if self.api_fails and self.random.random() < API_FAILURE_RATE:
                 raise ClusterUnavailableError("the API server is away")
 
         api = FlakyCluster(self.machine.cluster, fail_at_random)
         operator = LocalOperator(key, api, self.machine, lambda: settings, self.now, lambda: self.skew, SECRET)
-        self.gate.operators.append(operator)
-        self.gate.notify_change()
+        self.report_proxy.operators.append(operator)
+        self.report_proxy.notify_change()
         operator.start()
         return operator
 
     async def stop_operator(self, operator: LocalOperator) -> None:
         """Kill an operator with its in-memory state; its pending writes are lost."""
-        if operator in self.gate.operators:
-            self.gate.operators.remove(operator)
-            self.gate.notify_change()
+        if operator in self.report_proxy.operators:
+            self.report_proxy.operators.remove(operator)
+            self.report_proxy.notify_change()
             await operator.stop()
 
     def containers(self) -> list[tuple[int, Container]]:
@@ -168,7 +168,7 @@ class JobHarness:
 
     def wake(self) -> None:
         """Trigger a reconciliation by every operator, as an edit does."""
-        for operator in self.gate.operators:
+        for operator in self.report_proxy.operators:
             operator.wake()
 
     def lines(self) -> list[Line]:
@@ -198,19 +198,19 @@ class JobHarness:
 
     def describe(self) -> str:
         """Return a summary of the job's state."""
-        status, witness = self.status, self.witness
+        status, checker = self.status, self.checker
         running = next((condition.message for condition in status.conditions if condition.type == "Running"), "")
         world = status.world.generation if status.world else 0
         return (
-            f"{status.phase} ({status.display.reason}: {running}), generation {world}, step {witness.highest}, "
-            f"saved {witness.committed}, {self.machine.controllers.num_containers} containers"
+            f"{status.phase} ({status.display.reason}: {running}), generation {world}, step {checker.highest}, "
+            f"saved {checker.committed}, {self.machine.controllers.num_containers} containers"
         )
 
     def _save(self, job: Manifest) -> None:
         self._workspace.save_job(job)
         before, self.status = self.status, read_status(job)
         if before != self.status:
-            self.witness.record_status(before, self.status)
+            self.checker.record_status(before, self.status)
         self.begun = self.begun or (time.monotonic() if self.status.start_time else 0.0)
         if not before.completion_time:
             self.ended = time.monotonic()

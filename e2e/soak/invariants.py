@@ -1,6 +1,6 @@
 """Invariants of a job under any faults, checked with each status that is written.
 
-The witness receives the hosts' reports and every status, and records violations. It influences nothing.
+The checker receives the hosts' reports and every status, and records violations. It influences nothing.
 """
 
 from collections.abc import Iterator

@@ -64,22 +64,22 @@ async def run_soak_job(
             log.write(f"{time.monotonic() - job_start:8.2f}  {text}\n")
 
         has_clock_faults = random.random() < 0.3
-        stage = JobHarness(make_spec(random), folder, cache, random, random.uniform(0.2, 1.5), note)
-        async with stage.running():
+        harness = JobHarness(make_spec(random), folder, cache, random, random.uniform(0.2, 1.5), note)
+        async with harness.running():
             try:
-                await _inject_bursts(stage, result, num_faults, until, is_turned=has_clock_faults, note=note)
-                await stage.wait_for("the end", lambda: False, CALM_SECONDS)
-                await stage.wait_for_exit()
+                await _inject_bursts(harness, result, num_faults, until, is_turned=has_clock_faults, note=note)
+                await harness.wait_for("the end", lambda: False, CALM_SECONDS)
+                await harness.wait_for_exit()
             except StateTimeoutError as error:
                 result.problems.append(str(error))
-        wall = (stage.ended - stage.begun,) * 2
-        if has_clock_faults and (start := parse_time(stage.status.start_time)):
+        wall = (harness.ended - harness.begun,) * 2
+        if has_clock_faults and (start := parse_time(harness.status.start_time)):
             # An operator's ledger excludes clock changes that it observed; one that started later cannot.
-            wall = (stage.last - start).total_seconds(), (stage.latest - start).total_seconds()
-        result.attempts = [stage.witness.attempts[number] for number in sorted(stage.witness.attempts)]
-        result.problems += stage.witness.problems
+            wall = (harness.last - start).total_seconds(), (harness.latest - start).total_seconds()
+        result.attempts = [harness.checker.attempts[number] for number in sorted(harness.checker.attempts)]
+        result.problems += harness.checker.problems
         if not result.problems:
-            result.problems += check_result(stage.status, stage.lines(), reference, STEPS, wall, stage.outages)
+            result.problems += check_result(harness.status, harness.lines(), reference, STEPS, wall, harness.outages)
         result.problems += errors
         for problem in result.problems:
             note(f"PROBLEM {problem}")
@@ -94,36 +94,36 @@ def open_log(folder: Path) -> TextIO:
 
 
 async def _inject_bursts(
-    stage: JobHarness, result: SoakResult, num_faults: int, until: float, *, is_turned: bool, note: Note
+    harness: JobHarness, result: SoakResult, num_faults: int, until: float, *, is_turned: bool, note: Note
 ) -> None:
-    await stage.wait_for("the first saved step", lambda: stage.witness.committed > 0, CALM_SECONDS)
+    await harness.wait_for("the first saved step", lambda: harness.checker.committed > 0, CALM_SECONDS)
 
     def should_continue() -> bool:
         is_enough = result.faults.total() >= num_faults or time.monotonic() >= until
-        return not is_enough and stage.witness.highest < LAST_BURST_STEP and not stage.has_ended
+        return not is_enough and harness.checker.highest < LAST_BURST_STEP and not harness.has_ended
 
     while should_continue():
-        await _burst(stage, result, draw_burst(stage.random, is_turned=is_turned), note)
-        burst_end, highest = time.monotonic(), stage.witness.highest
-        note(f"calm: {stage.describe()}")
-        await stage.wait_for(
-            f"a saved step above {highest}", lambda above=highest: stage.witness.committed > above, CALM_SECONDS
+        await _burst(harness, result, draw_burst(harness.random, is_turned=is_turned), note)
+        burst_end, highest = time.monotonic(), harness.checker.highest
+        note(f"calm: {harness.describe()}")
+        await harness.wait_for(
+            f"a saved step above {highest}", lambda above=highest: harness.checker.committed > above, CALM_SECONDS
         )
         result.seconds_to_recover.append(time.monotonic() - burst_end)
 
 
-async def _burst(stage: JobHarness, result: SoakResult, burst: list[tuple[str, FaultInjection]], note: Note) -> None:
+async def _burst(harness: JobHarness, result: SoakResult, burst: list[tuple[str, FaultInjection]], note: Note) -> None:
     async with asyncio.TaskGroup() as group:
         for name, inject in burst:
-            await asyncio.sleep(stage.random.expovariate(1 / MEAN_FAULT_INTERVAL_SECONDS))
-            if stage.has_ended:
+            await asyncio.sleep(harness.random.expovariate(1 / MEAN_FAULT_INTERVAL_SECONDS))
+            if harness.has_ended:
                 return
-            note(f"{name} at step {stage.witness.highest}")
-            group.create_task(_inject(stage, result, name, inject))
+            note(f"{name} at step {harness.checker.highest}")
+            group.create_task(_inject(harness, result, name, inject))
 
 
-async def _inject(stage: JobHarness, result: SoakResult, name: str, inject: FaultInjection) -> None:
-    if await inject(stage):
+async def _inject(harness: JobHarness, result: SoakResult, name: str, inject: FaultInjection) -> None:
+    if await inject(harness):
         result.faults[name] += 1
 
 
@@ -138,12 +138,14 @@ def draw_burst(random: Random, *, is_turned: bool) -> list[tuple[str, FaultInjec
 
 async def run_reference(folder: Path, cache: Path, console: Console) -> dict[int, float]:
     """Return the losses by step of a job without faults."""
-    stage = JobHarness(make_spec(), folder, cache, Random(0), 1.0, lambda line: None)  # noqa: S311
-    async with stage.running():
-        await stage.wait_for("the end of a job without faults", lambda: False, 4 * CALM_SECONDS)
-        await stage.wait_for_exit()
-    losses = {line["step"]: line["loss"] for line in stage.lines()}
-    console.print(f"undisturbed: {len(losses)} steps in {stage.ended - stage.begun:.1f} s, loss {losses[STEPS]:.4f}")
+    harness = JobHarness(make_spec(), folder, cache, Random(0), 1.0, lambda line: None)  # noqa: S311
+    async with harness.running():
+        await harness.wait_for("the end of a job without faults", lambda: False, 4 * CALM_SECONDS)
+        await harness.wait_for_exit()
+    losses = {line["step"]: line["loss"] for line in harness.lines()}
+    console.print(
+        f"undisturbed: {len(losses)} steps in {harness.ended - harness.begun:.1f} s, loss {losses[STEPS]:.4f}"
+    )
     return losses
 
 

@@ -34,26 +34,28 @@ def make_job() -> dict[str, Any]:
     }
 
 
-async def drill(stage: JobHarness, kind: DrillKind, number: int) -> DrillStatus:
+async def drill(harness: JobHarness, kind: DrillKind, number: int) -> DrillStatus:
     """Request a drill once the job trains on both slices, and return its outcome."""
-    await stage.wait_for("a world of both slices", lambda: stage.status.display.slices == "2/2", TIMEOUT_SECONDS)
-    metadata = stage.machine.cluster.job["metadata"]
+    await harness.wait_for("a world of both slices", lambda: harness.status.display.slices == "2/2", TIMEOUT_SECONDS)
+    metadata = harness.machine.cluster.job["metadata"]
     request = DrillRequest(
-        id=f"drill-{number}", job_uid=metadata["uid"], kind=kind, seconds=3, requested=format_time(stage.now())
+        id=f"drill-{number}", job_uid=metadata["uid"], kind=kind, seconds=3, requested=format_time(harness.now())
     )
-    stage.machine.cluster.annotate(**{DRILL_ANNOTATION: request.model_dump_json(by_alias=True)})
-    stage.wake()
-    await stage.wait_for(
+    harness.machine.cluster.annotate(**{DRILL_ANNOTATION: request.model_dump_json(by_alias=True)})
+    harness.wake()
+    await harness.wait_for(
         f"the end of drill {kind}",
-        lambda: len(stage.status.drills) > number and stage.status.drills[number].state not in ("ordered", "injected"),
+        lambda: (
+            len(harness.status.drills) > number and harness.status.drills[number].state not in ("ordered", "injected")
+        ),
         TIMEOUT_SECONDS,
     )
-    return stage.status.drills[number]
+    return harness.status.drills[number]
 
 
 async def test_each_drill_is_injected_and_measured(tmp_path: Path) -> None:
     damaged: list[str] = []
-    stage = JobHarness(
+    harness = JobHarness(
         make_job(),
         tmp_path / "job",
         tmp_path / "cache",
@@ -62,12 +64,12 @@ async def test_each_drill_is_injected_and_measured(tmp_path: Path) -> None:
         lambda line: damaged.append(line) if line.startswith("CheckpointDamaged") else None,
     )
     (tmp_path / "cache").mkdir()
-    async with stage.running():
-        await stage.wait_for("two saved steps", lambda: stage.witness.committed > SAVE_EVERY, TIMEOUT_SECONDS)
+    async with harness.running():
+        await harness.wait_for("two saved steps", lambda: harness.checker.committed > SAVE_EVERY, TIMEOUT_SECONDS)
 
-        found = [await drill(stage, kind, number) for number, kind in enumerate(ENDS)]
-        poisoned = await drill(stage, DrillKind.NAN, len(ENDS))
-        withstood = await drill(stage, DrillKind.PARTITION, len(ENDS) + 1)
+        found = [await drill(harness, kind, number) for number, kind in enumerate(ENDS)]
+        poisoned = await drill(harness, DrillKind.NAN, len(ENDS))
+        withstood = await drill(harness, DrillKind.PARTITION, len(ENDS) + 1)
 
     assert {one.kind: one.cause for one in found} == ENDS
     assert all(one.state == "recovered" and one.recovery_seconds for one in found)
@@ -76,5 +78,5 @@ async def test_each_drill_is_injected_and_measured(tmp_path: Path) -> None:
     assert len(damaged) == 1
     assert poisoned.state == withstood.state == "withstood"
     assert poisoned.message.endswith("1 update skipped so far")
-    assert stage.status.restarts.counted == 0
-    assert stage.witness.problems == []
+    assert harness.status.restarts.counted == 0
+    assert harness.checker.problems == []

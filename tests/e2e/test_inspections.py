@@ -16,23 +16,25 @@ TIMEOUT_SECONDS = 120.0
 
 
 async def test_a_trace_of_all_hosts_interrupts_no_world(tmp_path: Path) -> None:
-    stage = JobHarness(make_job(), tmp_path / "job", tmp_path / "cache", Random(1), 1.0, print)  # noqa: S311
+    harness = JobHarness(make_job(), tmp_path / "job", tmp_path / "cache", Random(1), 1.0, print)  # noqa: S311
     (tmp_path / "cache").mkdir()
-    async with stage.running():
-        await stage.wait_for("a world of both slices", lambda: stage.status.display.slices == "2/2", TIMEOUT_SECONDS)
-        await stage.wait_for("a saved step", lambda: stage.witness.committed > 0, TIMEOUT_SECONDS)
-        generation = stage.status.world.generation if stage.status.world else 0
-        metadata = stage.machine.cluster.job["metadata"]
+    async with harness.running():
+        await harness.wait_for(
+            "a world of both slices", lambda: harness.status.display.slices == "2/2", TIMEOUT_SECONDS
+        )
+        await harness.wait_for("a saved step", lambda: harness.checker.committed > 0, TIMEOUT_SECONDS)
+        generation = harness.status.world.generation if harness.status.world else 0
+        metadata = harness.machine.cluster.job["metadata"]
         request = InspectionRequest(
             id="one", job_uid=metadata["uid"], kind=InspectionKind.TRACE, steps=4, hosts="all",
-            requested=format_time(stage.now()),
+            requested=format_time(harness.now()),
         )  # fmt: skip
-        stage.machine.cluster.annotate(**{INSPECTION_ANNOTATION: request.model_dump_json(by_alias=True)})
-        stage.wake()
-        await stage.wait_for("two traces", lambda: len(list_traces(tmp_path)) >= 2, TIMEOUT_SECONDS)
+        harness.machine.cluster.annotate(**{INSPECTION_ANNOTATION: request.model_dump_json(by_alias=True)})
+        harness.wake()
+        await harness.wait_for("two traces", lambda: len(list_traces(tmp_path)) >= 2, TIMEOUT_SECONDS)
 
-        assert stage.status.world
-        assert stage.status.world.generation == generation
+        assert harness.status.world
+        assert harness.status.world.generation == generation
     names = [path.relative_to(path.parents[3]).as_posix() for path in list_traces(tmp_path)]
     assert names == [f"plugins/profile/request-one/slice-{number}-host-0.xplane.pb" for number in (0, 1)]
 

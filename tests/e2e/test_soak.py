@@ -68,20 +68,20 @@ def test_a_wrong_status_is_noticed(changes: dict[str, Any], want: str) -> None:
 
 
 def test_a_good_status_is_not() -> None:
-    witness = InvariantChecker()
-    witness.record_status(TrainingJobStatus(), make_status())
-    witness.record_status(make_status(), make_status(attempts=[]))
+    checker = InvariantChecker()
+    checker.record_status(TrainingJobStatus(), make_status())
+    checker.record_status(make_status(), make_status(attempts=[]))
 
-    assert witness.problems == []
-    assert sorted(witness.attempts) == [1, 2]
+    assert checker.problems == []
+    assert sorted(checker.attempts) == [1, 2]
 
 
 def test_witness_records_the_progress_of_hosts() -> None:
-    witness = InvariantChecker()
-    witness.record_report(make_report(generation=2, restored=3, progress=Progress(step=9), committed=6))
-    witness.record_report(make_report(generation=3, restored=6, progress=Progress(step=6)))
+    checker = InvariantChecker()
+    checker.record_report(make_report(generation=2, restored=3, progress=Progress(step=9), committed=6))
+    checker.record_report(make_report(generation=3, restored=6, progress=Progress(step=6)))
 
-    assert (witness.highest, witness.committed, witness.generation) == (9, 6, 2)
+    assert (checker.highest, checker.committed, checker.generation) == (9, 6, 2)
 
 
 def lines(*steps: tuple[int, int], **changes: Any) -> list[dict[str, Any]]:

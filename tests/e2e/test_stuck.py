@@ -23,11 +23,11 @@ class StandStill:
     In the second case it may be anywhere in that phase: before it listens, before the others are registered, or later.
     """
 
-    def __init__(self, stage: JobHarness, number: int, *, early: bool) -> None:
-        self._stage = stage
+    def __init__(self, harness: JobHarness, number: int, *, early: bool) -> None:
+        self._harness = harness
         self._number = number
         self._early = early
-        self._after = stage.witness.generation
+        self._after = harness.checker.generation
         self.world = 0
         self.phase = Phase.IDLE
         if early:
@@ -42,7 +42,7 @@ class StandStill:
             self.world, self.phase = report.generation, report.phase
 
     def _trainers(self) -> list[int]:
-        (container,) = self._stage.machine.controllers.containers_of(self._number)
+        (container,) = self._harness.machine.controllers.containers_of(self._number)
         return list_trainers(container)
 
 
@@ -52,26 +52,26 @@ async def test_host_that_stalls_before_the_first_step_is_named(number: int, earl
     spec = make_spec()
     job = spec | {"training": {**spec["training"], "steps": 10_000_000}}
     lines: list[str] = []
-    stage = JobHarness(job, tmp_path / "job", tmp_path / "cache", Random(1), 0.5, lines.append)  # noqa: S311
+    harness = JobHarness(job, tmp_path / "job", tmp_path / "cache", Random(1), 0.5, lines.append)  # noqa: S311
     (tmp_path / "cache").mkdir()
     standbys: set[int] = set()
-    async with stage.running():
-        await stage.wait_for("both slices", lambda: stage.status.display.slices == "2/2", TIMEOUT_SECONDS)
-        await stage.wait_for("a saved step", lambda: stage.witness.committed > 0, TIMEOUT_SECONDS)
-        stage.gate.listeners.append(lambda report: standbys.update([report.slice] if report.standby else []))
-        await stage.wait_for("standbys on both hosts", lambda: standbys == {0, 1}, TIMEOUT_SECONDS)
-        still = StandStill(stage, number, early=early)
-        stage.gate.listeners.append(still.hear)
-        (container,) = stage.machine.controllers.containers_of(1 - number)
+    async with harness.running():
+        await harness.wait_for("both slices", lambda: harness.status.display.slices == "2/2", TIMEOUT_SECONDS)
+        await harness.wait_for("a saved step", lambda: harness.checker.committed > 0, TIMEOUT_SECONDS)
+        harness.report_proxy.listeners.append(lambda report: standbys.update([report.slice] if report.standby else []))
+        await harness.wait_for("standbys on both hosts", lambda: standbys == {0, 1}, TIMEOUT_SECONDS)
+        still = StandStill(harness, number, early=early)
+        harness.report_proxy.listeners.append(still.hear)
+        (container,) = harness.machine.controllers.containers_of(1 - number)
         send_signal(SIGKILL, *list_trainers(container)[:1])
 
-        await stage.wait_for(
+        await harness.wait_for(
             "a world after the one that stood still",
-            lambda: bool(still.world) and stage.witness.generation > still.world,
+            lambda: bool(still.world) and harness.checker.generation > still.world,
             TIMEOUT_SECONDS,
         )
 
-    cause = stage.witness.attempts[still.world].cause
+    cause = harness.checker.attempts[still.world].cause
     assert cause
     assert (cause.reason, cause.slice, cause.host) == ("HungHost", number, 0), (still.phase, cause, lines)
-    assert not stage.witness.problems
+    assert not harness.checker.problems
