@@ -12,6 +12,7 @@ from tests.mutation_tables.learning_rows import LEARNING_MUTATIONS
 from tests.mutation_tables.mutation import Mutation
 from tests.mutation_tables.network_rows import NETWORK_MUTATIONS
 from tests.mutation_tables.operator_rows import SERVICE_ACCOUNT_MUTATIONS, SHELL_MUTATIONS
+from tests.mutation_tables.outage_rows import OUTAGE_MUTATIONS
 from tests.mutation_tables.queue_rows import QUEUE_MUTATIONS
 from tests.mutation_tables.trainer_rows import TRAINER_MUTATIONS
 from tests.mutation_tables.world_rows import NODE_MUTATIONS, START_MUTATIONS
@@ -27,6 +28,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *START_MUTATIONS,
     *NETWORK_MUTATIONS,
     *QUEUE_MUTATIONS,
+    *OUTAGE_MUTATIONS,
     *DATA_MUTATIONS,
     *LEARNING_MUTATIONS,
     *GUARANTEE_MUTATIONS,

@@ -1,6 +1,7 @@
 """A job under Kueue: one JobSet per slice, and the release of slices below the minimum."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -21,9 +22,10 @@ def queued(fewest: int = 2, most: int = 4) -> Scene:
 
 
 def hold_back(scene: Scene, *slices: int, settled: float = 1.0) -> Scene:
-    """Suspend slices, without pods; the state of all JobSets has not changed for some seconds."""
+    """Suspend slices, without pods or quota; the state of all JobSets has not changed for some seconds."""
     for number in slices:
         scene.jobsets[number] = jobset_manifest(scene.plan, number, suspend=True)
+        scene.workloads.append(workload(number, "False"))
         for host in range(2):
             scene.pods.pop((number, host), None)
     changed = format_time(scene.now - timedelta(seconds=settled))
@@ -31,6 +33,12 @@ def hold_back(scene: Scene, *slices: int, settled: float = 1.0) -> Scene:
         suspended = "True" if jobset["spec"]["suspend"] else "False"
         jobset["status"] = {"conditions": [{"type": "Suspended", "status": suspended, "lastTransitionTime": changed}]}
     return scene
+
+
+def workload(number: int, has_quota: str) -> dict[str, Any]:
+    """Return the Workload of a slice's JobSet."""
+    conditions = [{"type": "QuotaReserved", "status": has_quota}]
+    return {"metadata": {"ownerReferences": [{"uid": f"jobset-{number}"}]}, "status": {"conditions": conditions}}
 
 
 def released_numbers(scene: Scene) -> list[int]:
@@ -122,10 +130,22 @@ def test_a_job_that_holds_nothing_keeps_its_place_in_the_queue() -> None:
 
 def test_slices_that_have_their_quota_are_waited_for() -> None:
     scene = hold_back(queued(2, 4).place(0), 1, settled=3600.0)
-    conditions = [{"type": "QuotaReserved", "status": "True"}]
-    scene.workloads = [{"metadata": {"ownerReferences": [{"uid": "jobset-1"}]}, "status": {"conditions": conditions}}]
+    scene.workloads = [workload(1, "True")]
 
     assert released_numbers(scene) == []
+
+
+def test_slices_whose_workloads_could_not_be_read_are_waited_for() -> None:
+    scene = hold_back(queued(3, 4).place(0), 1, 2, settled=3600.0)
+    scene.workloads = [workload(1, "True")]
+    assert released_numbers(scene) == [], "slice 2 is unknown"
+
+    scene.workloads = []
+    assert released_numbers(scene) == []
+    assert kind(scene.step()) == (Wait, Reason.WAITING_FOR_SLICES)
+
+    scene.workloads = [workload(2, "False")]
+    assert released_numbers(scene) == [0, 1, 2]
 
 
 def test_an_evicted_gang_of_the_former_layout_is_requested_slice_by_slice() -> None:

@@ -7,7 +7,8 @@ JobSets, and creates them again after a back-off that doubles with each release 
 both times by up to half, so that competing jobs do not release at the same moment.
 
 Slices that wait only for admission checks, such as the provisioning of nodes, or for jobs that Kueue preempts for
-them, will be admitted. A job whose slices all wait holds nothing, and keeps its place in the queue.
+them, will be admitted. A job whose slices all wait holds nothing, and keeps its place in the queue. A slice whose
+Workload could not be read counts as admitted soon: a release on an assumption would lose nodes and the queue's place.
 
 A job without a queue is released by the rule of `start_barrier`, with the same record and a longer back-off.
 """
@@ -22,6 +23,7 @@ from trainingjob_operator.core.decide.restarts import (
     back_off_seconds,
 )
 from trainingjob_operator.core.decide.start_barrier import is_start_overdue, max_start_back_off
+from trainingjob_operator.core.observe.jobsets import JobSet
 from trainingjob_operator.core.observe.observed import Observed
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.reasons import Reason
@@ -77,8 +79,14 @@ def _is_quota_overdue(plan: Plan, seen: Observed, num_releases: int) -> bool:
     """Return whether the job has held slices below its minimum for long enough, while Kueue lacks quota for others."""
     jobsets = [jobset for jobset in seen.jobsets if jobset.is_own and not jobset.deleting]
     num_admitted = sum(len(jobset.slices) for jobset in jobsets if not jobset.suspended)
-    is_waiting = any(jobset.hold and jobset.hold.reason != Reason.WAITING_FOR_ADMISSION for jobset in jobsets)
+    is_waiting = any(_lacks_quota(jobset) for jobset in jobsets)
     if not is_waiting or num_admitted == 0 or num_admitted >= plan.allowed_sizes[0]:
         return False
     share = back_off_seconds(seen.uid, num_releases, 2) / MIN_BACK_OFF_SECONDS
     return min(jobset.settled_seconds for jobset in jobsets) >= MAX_HOLD_SECONDS * share
+
+
+def _lacks_quota(jobset: JobSet) -> bool:
+    """Return whether Kueue's Workload shows that Kueue has no quota for a JobSet."""
+    is_held = jobset.hold is not None and jobset.hold.reason != Reason.WAITING_FOR_ADMISSION
+    return is_held and jobset.has_known_workload

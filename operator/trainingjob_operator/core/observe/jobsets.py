@@ -18,7 +18,7 @@ from trainingjob_operator.core.manifests import (
 from trainingjob_operator.core.names import AVOIDED_NODES_ANNOTATION, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL
 from trainingjob_operator.core.observe.job_activity import count_silent_seconds
 from trainingjob_operator.core.observe.pods import ObjectProblem, Pod
-from trainingjob_operator.core.observe.workloads import find_hold
+from trainingjob_operator.core.observe.workloads import find_hold, find_workload
 from trainingjob_operator.core.times import parse_time, seconds_between
 
 NEW_JOB_AGE = timedelta(seconds=10)
@@ -46,6 +46,8 @@ class JobSet:
     """Container image of its pods."""
     hold: ObjectProblem | None = None
     """Why it is suspended. None: it is not."""
+    has_known_workload: bool = False
+    """Whether its Workload of Kueue was read, so that `hold` is Kueue's reason and no assumption."""
     settled_seconds: float = 0.0
     """Seconds since it was created, suspended or resumed."""
 
@@ -88,6 +90,7 @@ def read_jobset(manifest: Manifest, job_uid: str, children: Children, now: datet
         created=created,
         image=_read_image(manifest),
         hold=find_hold(manifest, children),
+        has_known_workload=bool(find_workload(manifest, children)),
         settled_seconds=seconds_between(max(created, suspended_or_resumed), now),
     )
 

@@ -27,7 +27,7 @@ def find_hold(jobset: Manifest, children: Children) -> ObjectProblem | None:  # 
     queue = get_text(jobset, "metadata", "labels", QUEUE_LABEL)
     if not queue:
         return ObjectProblem(Reason.WAITING_FOR_QUOTA, "its JobSet is suspended")
-    workload, namespace = _find_workload(jobset, children), get_text(jobset, "metadata", "namespace")
+    workload, namespace = find_workload(jobset, children), get_text(jobset, "metadata", "namespace")
     evicted, quota = find_condition(workload, "Evicted"), find_condition(workload, "QuotaReserved")
     blocker = get_text(quota, "message") if quota.get("status") == "False" else ""
     if evicted.get("status") == "True":  # until Kueue reserves quota again
@@ -39,6 +39,17 @@ def find_hold(jobset: Manifest, children: Children) -> ObjectProblem | None:  # 
     reason = Reason.WAITING_FOR_ADMISSION if is_preempting else Reason.WAITING_FOR_QUOTA
     advice = advise_on_queue(blocker, namespace, queue)
     return _make_hold(reason, f"queue `{queue}` has not admitted it", blocker, advice)
+
+
+def find_workload(jobset: Manifest, children: Children) -> Manifest:  # empty: unknown
+    """Return the Workload of a JobSet."""
+    uid = get_text(jobset, "metadata", "uid")
+    owned = (
+        workload
+        for workload in children.workloads
+        if any(get_text(owner, "uid") == uid for owner in iter_items(workload, "metadata", "ownerReferences"))
+    )
+    return next(owned, {})
 
 
 def describe_ignored_keys(job: Manifest, queue: str | None) -> tuple[str, ...]:
@@ -75,17 +86,6 @@ def _describe_eviction(evicted: Manifest, blocker: str, queue: str, namespace: s
     if evicted.get("reason") == PREEMPTION:
         return _make_hold(Reason.PREEMPTED, f"Kueue preempted it; it waits in queue `{queue}`", explanation, advice)
     return _make_hold(Reason.EVICTED, f"Kueue evicted it from queue `{queue}`", explanation, advice)
-
-
-def _find_workload(jobset: Manifest, children: Children) -> Manifest:  # empty: unknown
-    """Return the Workload of a JobSet."""
-    uid = get_text(jobset, "metadata", "uid")
-    owned = (
-        workload
-        for workload in children.workloads
-        if any(get_text(owner, "uid") == uid for owner in iter_items(workload, "metadata", "ownerReferences"))
-    )
-    return next(owned, {})
 
 
 def _make_hold(reason: Reason, text: str, explanation: str, advice: str = "") -> ObjectProblem:
