@@ -2,6 +2,7 @@
 
 from tests.mutation_tables.mutation import CORE, SHELL, Mutation
 
+DELETIONS = "tests/shell/test_reconcile_deletions.py"
 WORKLOADS = "tests/shell/test_workload_reader.py"
 
 OUTAGE_MUTATIONS = (
@@ -26,5 +27,33 @@ OUTAGE_MUTATIONS = (
         "        return max(OUTAGE_RETRY_SECONDS, requested_wait_seconds(error))\n",
         "        return RETRY_SECONDS\n",
         (WORKLOADS,),
+    ),
+    Mutation(
+        "a rejected deletion is repeated in each reconcile",
+        f"{SHELL}/child_deletion.py",
+        "            if last and abs((now - last.at).total_seconds()) < DELETE_BACKOFF_SECONDS:",
+        "            if last and False:",
+        (DELETIONS,),
+    ),
+    Mutation(
+        "a rejected deletion stops the reconcile",
+        f"{SHELL}/child_deletion.py",
+        "        except ForbiddenError as error:\n",
+        "        except ZeroDivisionError as error:\n",
+        (DELETIONS,),
+    ),
+    Mutation(
+        "a status with an outdated rejection is written minutes later",
+        f"{SHELL}/reconcile.py",
+        "        has_outdated_status = new_rejection or rejection != refusal\n",
+        "        has_outdated_status = False\n",
+        (DELETIONS,),
+    ),
+    Mutation(
+        "a failed request after a decision drops its events",
+        f"{SHELL}/reconcile.py",
+        "        finally:  # no later reconcile has the events of this decision\n",
+        "        except ClusterUnavailableError:\n            raise\n        else:\n",
+        (DELETIONS,),
     ),
 )

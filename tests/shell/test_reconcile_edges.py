@@ -6,7 +6,7 @@ from tests.support.builders import KEY, NAME, NAMESPACE, UID
 from tests.support.simulation import Simulation
 from trainingjob_api.protocol import Directive
 from trainingjob_operator.core.names import CA_CONFIG_MAP, base_jobset, slice_jobset
-from trainingjob_operator.core.report.rejected_creations import explain_rejection
+from trainingjob_operator.core.report.rejections import explain_rejection
 from trainingjob_operator.core.validation.validate import ValidationResult
 from trainingjob_operator.render.render_settings import RenderSettings
 from trainingjob_operator.shell import children

@@ -14,6 +14,7 @@ class Reason(StrEnum):
     INVALID_SPEC = "InvalidSpec"
     JOBSET_MISSING = "JobSetMissing"
     CREATION_REJECTED = "CreationRejected"
+    DELETION_REJECTED = "DeletionRejected"
     NAME_CONFLICT = "NameConflict"
     # Waiting for pods
     WAITING_FOR_QUOTA = "WaitingForQuota"

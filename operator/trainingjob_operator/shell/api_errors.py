@@ -3,7 +3,7 @@
 import json
 
 from trainingjob_operator.core.manifests import Manifest
-from trainingjob_operator.core.report.rejected_creations import WEBHOOK_FAILED
+from trainingjob_operator.core.report.rejections import WEBHOOK_FAILED
 from trainingjob_operator.shell.interfaces import (
     ClusterUnavailableError,
     ConflictError,

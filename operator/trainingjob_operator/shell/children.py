@@ -25,7 +25,7 @@ from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.run_config import build_run_config
 from trainingjob_operator.core.pod_groups import select_version
 from trainingjob_operator.core.reasons import Reason
-from trainingjob_operator.core.report.rejected_creations import explain_rejection
+from trainingjob_operator.core.report.rejections import explain_rejection
 from trainingjob_operator.render.configmap import render_ca_config_map, render_config_map
 from trainingjob_operator.render.jobset import render_base_jobset, render_slice_jobset
 from trainingjob_operator.render.network_policy import render_network_policy

@@ -125,7 +125,10 @@ class Cluster(Protocol):
         ...
 
     async def delete(self, manifest: Manifest, *, grace_seconds: int | None = None) -> None:
-        """Delete the object with this UID and, in the background, its dependents. A missing object is no error."""
+        """Delete the object with this UID and, in the background, its dependents. A missing object is no error.
+
+        Raises `ForbiddenError`.
+        """
         ...
 
     async def write_status(self, job: Manifest, status: Manifest) -> Manifest:

@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import assert_never
 from weakref import WeakValueDictionary
 
 from trainingjob_api.problem import Problem
@@ -25,13 +24,6 @@ from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.core.catalog import BUILTIN, Catalog
 from trainingjob_operator.core.decide.child_maintenance import (
     ChildOperation,
-    CreateBase,
-    CreatePreparation,
-    CreateSlice,
-    DeleteJob,
-    DeleteJobSet,
-    DeletePod,
-    DeletePreparation,
     list_child_operations,
 )
 from trainingjob_operator.core.decide.decisions import Claim, DeleteExpired
@@ -41,7 +33,7 @@ from trainingjob_operator.core.observe.clock_changes import shift_times
 from trainingjob_operator.core.observe.members import rebuild_world
 from trainingjob_operator.core.observe.observed import list_recorded_nodes
 from trainingjob_operator.core.observe.ownership import filter_owned
-from trainingjob_operator.core.observe.pods import read_pods
+from trainingjob_operator.core.observe.pods import ObjectProblem, read_pods
 from trainingjob_operator.core.observe.workloads import describe_ignored_keys
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.pod_groups import describe_unknown_versions
@@ -54,6 +46,7 @@ from trainingjob_operator.core.report.job_events import (
     make_directive,
 )
 from trainingjob_operator.core.report.job_status import blocked_status, invalid_status
+from trainingjob_operator.core.report.rejections import join_rejections
 from trainingjob_operator.core.report.status_writes import should_write
 from trainingjob_operator.core.stored_status import read_status, write_status
 from trainingjob_operator.core.validation.queue_limits import describe_queue_limits
@@ -61,6 +54,7 @@ from trainingjob_operator.core.validation.queue_state import QueueConfig
 from trainingjob_operator.core.validation.validate import ValidationResult, validate_job
 from trainingjob_operator.render.render_settings import RenderSettings
 from trainingjob_operator.shell.check_pool import CheckCpuLimitError
+from trainingjob_operator.shell.child_deletion import DELETE_BACKOFF_SECONDS, ChildDeleter
 from trainingjob_operator.shell.children import CREATE_BACKOFF_SECONDS, ChildCreator, ServedVersions
 from trainingjob_operator.shell.cold_cache import ColdCache
 from trainingjob_operator.shell.hub import Hub
@@ -85,6 +79,8 @@ from trainingjob_operator.shell.job_evaluation import (
 from trainingjob_operator.shell.logging_setup import Log
 
 MAX_CONFLICT_ATTEMPTS = 5
+EXPIRED_RETRY_SECONDS = 60.0
+"""Seconds until the next attempt to delete an expired job whose deletion was rejected."""
 
 type Check = Callable[[str, str, object], Awaitable[ValidationResult]]
 """Check a job by namespace, name and raw spec. Raises `CheckCpuLimitError` above the CPU time limit."""
@@ -145,6 +141,7 @@ class Reconciler:
         self._hub = hub
         self._settings = settings
         self._child_creator = ChildCreator(cluster, settings, now, pod_group_versions)
+        self._child_deleter = ChildDeleter(cluster, now)
         self._pod_group_versions = pod_group_versions
         self._now = now
         self._check_job = check or _check_in_process(catalog)
@@ -162,7 +159,7 @@ class Reconciler:
 
         Raises:
             ClusterUnavailableError: the API server is unreachable; a later reconcile does the remaining steps.
-            ForbiddenError: the API server rejects a write other than a creation; a later reconcile does the rest.
+            ForbiddenError: the API server rejects the write of the status; a later reconcile does the rest.
             MissingKindError: the API server no longer serves a kind; a later reconcile does the rest.
         """
         self._postponable_until.pop((namespace, name), None)
@@ -215,13 +212,12 @@ class Reconciler:
         groups = () if queue else describe_unknown_versions(plan, await self._pod_group_versions())
         warning_texts = (*(str(warning) for warning in warnings), *describe_ignored_keys(job, queue), *limits, *groups)
         status, now = self._newest_status(uid, job)
-        heartbeats, refusal = self._hub.heartbeat_state(_job_key(job)), self._child_creator.last_rejection(uid)
+        heartbeats, refusal = self._hub.heartbeat_state(_job_key(job)), self._last_rejection(uid)
         seen, decision, new_status = await evaluate(
             plan, job, status, children, heartbeats, now, warning_texts, refusal
         )
         if isinstance(decision, DeleteExpired):
-            await self._cluster.delete(job)
-            return None
+            return await self._delete_expired(job)
         operations = list_child_operations(plan, seen, decision)
         try:
             job = await self._write_if_changed(job, uid, new_status)
@@ -230,22 +226,29 @@ class Reconciler:
                 self._hub.retire_generation(_job_key(job), decision.world.generation)
             raise
         self._hub.publish(_job_key(job), make_directive(plan, seen, decision, new_status))
-        refusal = await self._child_creator.create_missing(plan, seen, children, operations)
-        await self._delete_obsolete(operations)
-        pods_to_delete = list_pods_to_delete(seen, new_status)
-        if drill_refusal := await self._delete_drill_pods(pods_to_delete):
-            new_status = refuse_drill(seen, new_status, drill_refusal)
-            job = await self._write_if_changed(job, uid, new_status)
-        events = list_events(plan, seen, decision, new_status, refusal)
-        await self._emit_events(job, (*events, *list_recreation_events(operations)))
+        pods_to_delete, new_rejection = list_pods_to_delete(seen, new_status), None
+        deleted: tuple[ChildOperation, ...] = ()
+        try:
+            new_rejection = await self._child_creator.create_missing(plan, seen, children, operations)
+            deleted, deletion_rejection = await self._child_deleter.delete_obsolete(uid, operations)
+            new_rejection = join_rejections(new_rejection, deletion_rejection)
+            if drill_refusal := await self._child_deleter.delete_drill_pods(pods_to_delete):
+                new_status = refuse_drill(seen, new_status, drill_refusal)
+                job = await self._write_if_changed(job, uid, new_status)
+        finally:  # no later reconcile has the events of this decision
+            events = list_events(plan, seen, decision, new_status, new_rejection)
+            await self._emit_events(job, (*events, *list_recreation_events(deleted)))
         if pause := operator_pause_seconds(seen, new_status):
             self._hub.pause_job(_job_key(job), pause)
             self._status_caches.pop(uid)
             return pause
-        if pods_to_delete or refusal or self._child_creator.has_conflict(uid):  # the next reconcile reads the result
-            return FORMING_REQUEUE_SECONDS
-        if self._child_creator.last_rejection(uid):
-            return min(requeue_delay(plan, seen, decision, new_status, now), CREATE_BACKOFF_SECONDS)
+        rejection = self._last_rejection(uid)
+        has_outdated_status = new_rejection or rejection != refusal
+        if pods_to_delete or has_outdated_status or self._child_creator.has_conflict(uid):
+            return FORMING_REQUEUE_SECONDS  # the next reconcile reads the result
+        if rejection:
+            retry_delay = min(CREATE_BACKOFF_SECONDS, DELETE_BACKOFF_SECONDS)
+            return min(requeue_delay(plan, seen, decision, new_status, now), retry_delay)
         # A reconcile of thousands of hosts takes half a second of CPU time, and one of their reports is always old.
         is_large = len(children.pods) >= MANY_PODS
         if is_large and (postponable := await asyncio.to_thread(postponable_seconds, plan, seen, decision)):
@@ -253,6 +256,15 @@ class Reconciler:
             self._postponable_until[namespace, name] = _job_key(job), now + timedelta(seconds=postponable)
             return min(postponable, max(self._hub.seconds_until_silence(_job_key(job)), FORMING_REQUEUE_SECONDS))
         return requeue_delay(plan, seen, decision, new_status, now)
+
+    async def _delete_expired(self, job: Manifest) -> float | None:  # None: the job is deleted
+        try:
+            await self._cluster.delete(job)
+        except ForbiddenError as error:
+            message = f"the API server rejects the deletion of this job after `spec.ttlSecondsAfterFinished`: {error}"
+            await self._emit_events(job, (JobEvent(Reason.DELETION_REJECTED, message, is_warning=True),))
+            return EXPIRED_RETRY_SECONDS
+        return None
 
     async def _report_invalid(self, job: Manifest, result: ValidationResult) -> float:
         """Write the problems of an invalid spec to the status. A world of an earlier spec continues to train."""
@@ -273,34 +285,6 @@ class Reconciler:
         status, _ = self._newest_status(uid, job)
         children = await self._cluster.read_children(namespace, uid, list_recorded_nodes(status))
         return filter_owned(children, name, uid)
-
-    async def _delete_obsolete(self, operations: tuple[ChildOperation, ...]) -> None:
-        """Delete children that the written status no longer needs."""
-        for operation in operations:
-            match operation:
-                case CreateBase() | CreateSlice() | CreatePreparation():
-                    pass  # `ChildCreator` creates them
-                case DeleteJobSet(jobset):
-                    await self._cluster.delete(jobset.manifest)
-                case DeleteJob(child) | DeletePreparation(child):
-                    await self._cluster.delete(child.manifest)
-                case DeletePod(pod, force):
-                    await self._cluster.delete(pod.manifest, grace_seconds=0 if force else None)
-                case _:
-                    assert_never(operation)
-
-    async def _delete_drill_pods(self, pods_to_delete: Sequence[DeletePod]) -> str:
-        """Delete the pods of a drill. Return the API server's message if it rejects all deletions; else empty."""
-        refusals: list[str] = []
-        for deletion in pods_to_delete:
-            try:
-                await self._delete_obsolete((deletion,))
-            except ForbiddenError as error:
-                log.warning(
-                    "the API server rejected the deletion of a pod for a drill", pod=deletion.pod.name, error=str(error)
-                )
-                refusals.append(str(error))
-        return refusals[0] if refusals and len(refusals) == len(pods_to_delete) else ""
 
     async def _emit_events(self, job: Manifest, events: Sequence[JobEvent]) -> None:
         namespace, name = get_text(job, "metadata", "namespace"), get_text(job, "metadata", "name")
@@ -349,6 +333,10 @@ class Reconciler:
         self._check_results[uid] = (generation, result)
         return result
 
+    def _last_rejection(self, uid: str) -> ObjectProblem | None:  # None: nothing is rejected
+        """Return which creations and deletions of a job's children the API server rejected last."""
+        return join_rejections(self._child_creator.last_rejection(uid), self._child_deleter.last_rejection(uid))
+
     def _drop_former_job(self, namespace: str, name: str, uid: str) -> None:
         """Drop the state of a deleted job with this name."""
         former_uid = self._uids.pop((namespace, name), "")
@@ -356,6 +344,7 @@ class Reconciler:
             self._check_results.pop(former_uid)
             self._status_caches.pop(former_uid)
             self._child_creator.forget(former_uid)
+            self._child_deleter.forget(former_uid)
             self._hub.drop_job((namespace, former_uid))
         if uid:
             self._uids[namespace, name] = uid

@@ -7,12 +7,16 @@ import pytest
 
 from tests.support.builders import failure, jobset_name, make_plan
 from tests.support.scenes import Scene, drop_pod, lose_node, set_pod, trained
-from trainingjob_api.status.training_job_status import Condition
+from trainingjob_api.status.training_job_status import Condition, TrainingJobStatus
 from trainingjob_operator.core.decide.decision_rules import decide
 from trainingjob_operator.core.observe.pods import ObjectProblem
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.report.job_status import next_status
-from trainingjob_operator.core.report.rejected_creations import explain_rejection
+from trainingjob_operator.core.report.rejections import (
+    describe_rejected_deletions,
+    explain_rejection,
+    join_rejections,
+)
 
 
 def waiting(reason: str, message: str = "", last: str = "") -> list[dict[str, Any]]:
@@ -288,6 +292,43 @@ def test_full_world_does_not_report_rejected_slices() -> None:
 
     assert find(scene, "Degraded").status == "False"
     assert "quota" not in find(scene, "Running").message
+
+
+def next_with(scene: Scene, refusal: ObjectProblem) -> TrainingJobStatus:
+    seen = scene.see()
+    return next_status(scene.plan, seen, decide(scene.plan, seen, scene.now), scene.now, refusal=refusal)
+
+
+STAYS = ObjectProblem(Reason.DELETION_REJECTED, "the API server rejects the deletion of JobSet a: it stays")
+
+
+def test_full_world_reports_a_child_that_cannot_be_deleted() -> None:
+    scene = trained()
+    scene.status = next_with(scene, STAYS)
+
+    assert find(scene, "Running").message == f"training on 2 slices; {STAYS.message}"
+    assert find(scene, "Degraded").status == "False"
+
+
+def test_rejected_deletion_does_not_hide_why_pods_do_not_run() -> None:
+    scene = Scene().place(0)
+    scene.pods.clear()
+    scene.step()
+    text, reason = find(scene, "Queued").message, find(scene, "Queued").reason
+
+    scene.status = next_with(scene, STAYS)
+    assert (find(scene, "Queued").reason, find(scene, "Queued").message) == (reason, f"{text}; {STAYS.message}")
+
+
+def test_rejections_are_joined_and_limited() -> None:
+    creation = ObjectProblem(Reason.CREATION_REJECTED, "exceeded quota")
+
+    assert join_rejections(None, None) is None
+    assert join_rejections(creation, None) == creation
+    assert join_rejections(creation, STAYS) == ObjectProblem(creation.reason, f"exceeded quota; {STAYS.message}")
+    assert describe_rejected_deletions(["a", "b", "c"]) == "a; b; c"
+    assert describe_rejected_deletions(["a", "b", "c", "d", "e"]) == "a; b; c; and 2 more"
+    assert "before the operator can delete it: check" in describe_rejected_deletions([FAILED])
 
 
 def test_smaller_world_reports_that_slices_join_later() -> None:

@@ -61,7 +61,7 @@ def next_status(
 ) -> TrainingJobStatus:
     """Return the status after a decision.
 
-    `warnings` come from the plan. `refusal` is the API server's error if it refused to create a child object.
+    `warnings` come from the plan. `refusal` is the API server's error if it rejected a creation or deletion of a child.
     """
     previous = seen.status
     if seen.is_over or (isinstance(decision, Wait) and decision.reason == Reason.WAITING_FOR_HEARTBEATS):

@@ -91,7 +91,7 @@ _BUCKET_BY_STAGE = {
 def derive_situation(
     plan: Plan, seen: Observed, decision: Decision, refusal: ObjectProblem | None, now: datetime
 ) -> Situation:
-    """Return the situation. `refusal` is the API server's error if it refused to create a child object."""
+    """Return the situation. `refusal` is the API server's error if it rejected a creation or deletion of a child."""
     situation = _derive_from_decision(plan, seen, decision, refusal)
     problem = _find_training_problem(plan, seen, now)
     if problem is None or situation.world is not seen.world or not situation.bucket:
@@ -181,6 +181,8 @@ def _situation_with_world(
         stage = Stage.DEGRADED
         text = f"training on {len(world.slices)} of {plan.allowed_sizes[-1]} slices; {missing}"
         reason, message = (Reason.FEWER_SLICES, text) if reason == Reason.TRAINING else (reason, message)
+    if refusal and refusal.message not in message:  # not in the absences
+        message = _add_refusal(message, refusal)
     bucket = _BUCKET_BY_STAGE.get(stage, Bucket.TRAINING)
     is_leaving = is_training and stage in _BUCKET_BY_STAGE
     if world is seen.world and not is_leaving:  # the hosts' phases are more precise
@@ -257,10 +259,11 @@ def _preparation_situation(seen: Observed, decision: Wait, refusal: ObjectProble
     return Situation(Stage.PREPARING, decision.reason, "; ".join(parts), Bucket.PREPARING, None)
 
 
-def _suspended_situation(seen: Observed) -> Situation:
+def _suspended_situation(seen: Observed, refusal: ObjectProblem | None) -> Situation:
     is_preparing_text = seen.preparation is not None and not seen.preparation.is_complete
     if seen.pods or is_preparing_text or any(jobset.is_own for jobset in seen.jobsets):
-        return Situation(Stage.SUSPENDING, Reason.SUSPENDING, "releasing all pods", Bucket.SUSPENDED, None)
+        text = _add_refusal("releasing all pods", refusal)
+        return Situation(Stage.SUSPENDING, Reason.SUSPENDING, text, Bucket.SUSPENDED, None)
     return Situation(Stage.SUSPENDED, Reason.SUSPENDED, "`spec.suspend` is true", Bucket.SUSPENDED, None)
 
 
@@ -269,16 +272,18 @@ def _situation_without_world(
 ) -> Situation:
     """Return the situation without a world: the job waits for tokens, pods, nodes, containers or first reports."""
     if plan.spec.suspend:
-        return _suspended_situation(seen)
+        return _suspended_situation(seen, refusal)
     if is_preparing(plan, seen) and isinstance(decision, Wait):
         return _preparation_situation(seen, decision, refusal)
     has_run = seen.status.world is not None
-    problem = refusal or _find_base_problem(plan, seen)
+    problem = _join_problems(_find_base_problem(plan, seen), refusal)
     required = seen.list_required_slices(plan)
     if isinstance(decision, Wait) and is_released(decision):
-        return Situation(Stage.QUEUED, decision.reason, decision.message, Bucket.QUEUED, None)
+        text = _add_refusal(decision.message, refusal)
+        return Situation(Stage.QUEUED, decision.reason, text, Bucket.QUEUED, None)
     if holds := [(slice_, slice_.hold) for slice_ in required if slice_.hold]:
         text = "; ".join(describe_absence(slice_, hold) for slice_, hold in holds[:MAX_ABSENCES])
+        text = _add_refusal(text, refusal)
         return Situation(Stage.QUEUED, holds[0][1].reason, text, Bucket.QUEUED, None)
     is_placed = seen.base is not None and all(slice_.is_placed for slice_ in required)
     reason, message = (decision.reason, decision.message) if isinstance(decision, (Wait, EndWorld)) else ("", "")
@@ -290,6 +295,22 @@ def _situation_without_world(
         return Situation(Stage.RECOVERING, reason, message, Bucket.DOWN, None, message)
     stage, bucket = (Stage.STARTING, Bucket.STARTING) if is_placed else (Stage.QUEUED, Bucket.QUEUED)
     return Situation(stage, reason, message, bucket, None)
+
+
+def _join_problems(base: ObjectProblem | None, refusal: ObjectProblem | None) -> ObjectProblem | None:  # None: none
+    """Return why no world runs. A rejected deletion does not hide why pods do not run, but a creation is the reason."""
+    if base is None or not _is_rejected_deletion(refusal):
+        return refusal or base
+    return ObjectProblem(base.reason, _add_refusal(base.message, refusal))
+
+
+def _is_rejected_deletion(refusal: ObjectProblem | None) -> bool:
+    return refusal is not None and refusal.reason == Reason.DELETION_REJECTED
+
+
+def _add_refusal(message: str, refusal: ObjectProblem | None) -> str:
+    """Return a message with the rejected deletions, whose children still hold nodes or quota."""
+    return f"{message}; {refusal.message}" if refusal and _is_rejected_deletion(refusal) else message
 
 
 def _find_base_problem(plan: Plan, seen: Observed) -> ObjectProblem | None:  # None: all its hosts are ready
