@@ -308,3 +308,36 @@ def test_text_of_any_kind_is_read_as_it_was_stored(kind: Kind) -> None:
 
     assert shelf.find("ns", "a")["metadata"]["uid"] == uid
     assert [one["metadata"]["uid"] for one in shelf] == [uid]
+
+
+def test_a_list_does_not_bring_back_what_was_deleted_while_it_was_read(shelf: KindStore) -> None:
+    shelf.replace([], version=90)
+    shelf.put(pod(version=100))
+    page = [pod(version=100), pod("other", version=120, uid="v")]
+    shelf.remove(pod(version=151))
+    shelf.replace(page, version=150)
+    assert names(shelf) == ["other"]
+
+    assert shelf.put(pod(version=160, uid="next")), "another object has the name"
+    assert ("ns", "p") in shelf
+
+
+def test_a_late_event_does_not_bring_back_a_deleted_object(shelf: KindStore) -> None:
+    shelf.put(pod(version=1))
+    shelf.remove(pod(version=3))
+
+    assert not shelf.put(pod(version=2, phase="Failed"))
+    assert ("ns", "p") not in shelf
+
+
+def test_deletions_are_remembered_until_the_next_list_of_their_namespace(shelf: KindStore) -> None:
+    for namespace in ("a", "b"):
+        shelf.remove(pod(version=3, namespace=namespace, uid=f"u-{namespace}"))
+    shelf.replace([], version=5, namespace="a")
+    assert shelf._removed_uids == {"b": {"u-b"}}
+    shelf.replace([], version=6)
+    assert shelf._removed_uids == {}
+
+    shelf.remove(pod(version=7))
+    shelf.replace([pod(version=2)], version=4)
+    assert names(shelf) == ["p"], "a restored etcd has the object again"

@@ -76,6 +76,7 @@ class KindStore:
         self._compressor = TextCompressor()
         self._by_job: dict[str, set[Key]] = {}
         self._uids: dict[str, set[str]] = {}  # by namespace
+        self._removed_uids: dict[str, set[str]] = {}  # by namespace; objects that were deleted since its last list
 
     def __iter__(self) -> Iterator[Manifest]:
         """Iterate over a snapshot of all objects."""
@@ -84,6 +85,10 @@ class KindStore:
     def __len__(self) -> int:
         """Return the number of objects."""
         return len(self._objects)
+
+    def __contains__(self, key: Key) -> bool:
+        """Return whether an object is stored, without unpacking it."""
+        return key in self._objects
 
     def find(self, namespace: str, name: str) -> Manifest | None:  # None: not found
         """Return an object by namespace and name."""
@@ -100,8 +105,13 @@ class KindStore:
         return self._uids.get(namespace, ())
 
     def put(self, manifest: Manifest) -> bool:
-        """Store an object unless a newer version is stored. Return whether a field that the operator reads changed."""
+        """Store an object unless a newer version is stored. Return whether a field that the operator reads changed.
+
+        A deleted object is never stored again: a page of a list or an event can be older than its deletion.
+        """
         key, version = key_of(manifest), version_of(manifest)
+        if get_text(manifest, "metadata", "uid") in self._removed_uids.get(key[0], ()):
+            return False
         stored = self.find(*key)
         # An unknown object with an older version than the last list was deleted before that list.
         if version <= (version_of(stored) if stored else self._listed_version(key[0])):
@@ -117,7 +127,9 @@ class KindStore:
 
     def remove(self, manifest: Manifest) -> bool:
         """Remove a deleted object. Return whether it was stored; an object of the same name with another UID stays."""
-        stored = self.find(*key_of(manifest))
+        key = key_of(manifest)
+        self._removed_uids.setdefault(key[0], set()).add(get_text(manifest, "metadata", "uid"))
+        stored = self.find(*key)
         if stored is None or stored["metadata"].get("uid") != manifest["metadata"].get("uid"):
             return False
         self._drop(stored)
@@ -145,6 +157,7 @@ class KindStore:
                     self._drop(stored)
                     changed.append(stored)
         self._listed[namespace] = max(version, self._listed.get(namespace, 0))
+        self._forget_deletions(namespace)  # the next list begins later, and has none of these objects
         return changed
 
     def _forget(self, namespace: str) -> list[Manifest]:
@@ -153,7 +166,15 @@ class KindStore:
         for stored in removed:
             self._drop(stored)
         self._listed.pop(namespace, None)
+        self._forget_deletions(namespace)
         return removed
+
+    def _forget_deletions(self, namespace: str) -> None:
+        """Forget which objects of a namespace (empty: of all) were deleted."""
+        if namespace:
+            self._removed_uids.pop(namespace, None)
+        else:
+            self._removed_uids.clear()
 
     def _pack(self, trimmed: Manifest) -> bytes:
         return self._compressor.compress(json.dumps(trimmed, separators=(",", ":")).encode())
