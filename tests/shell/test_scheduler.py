@@ -290,3 +290,32 @@ async def test_reconcile_without_an_event_is_postponed(running) -> None:
     await asyncio.sleep(1)
 
     assert reconciler.begun[2:] == [30.0], "an event is not postponed"
+
+
+async def test_paused_scheduler_forgets_deleted_jobs_but_not_those_that_it_has_reconciled() -> None:
+    existing, reconciled = {"live", "led"}, []
+
+    async def reconcile(namespace: str, name: str) -> float | None:
+        reconciled.append(name)
+        return 500.0 if name in existing else None
+
+    scheduler = Scheduler(reconcile, exists=lambda namespace, name: name in existing)
+    scheduler.resume()
+    scheduler.wake("ns", "led")
+    await asyncio.sleep(1)
+    scheduler.pause()
+    for number in range(100):
+        existing.add(f"sweep-{number}")
+        scheduler.wake("ns", f"sweep-{number}")
+        existing.remove(f"sweep-{number}")
+        scheduler.wake("ns", f"sweep-{number}")
+    existing.remove("led")
+    for name in ("led", "live"):
+        scheduler.wake("ns", name)
+    assert len(scheduler) == 2
+
+    scheduler.resume()
+    await asyncio.sleep(1)
+    assert sorted(reconciled) == ["led", "led", "live"], "the last reconcile of a deleted job drops its state"
+    assert len(scheduler) == 1
+    await scheduler.stop()

@@ -29,6 +29,8 @@ type Measure = Callable[[float, bool], None]
 """Record one reconcile: its duration in seconds, and whether it failed."""
 type Postpone = Callable[[str, str], float]
 """Return the seconds by which a reconcile of this job can be postponed if no event requested it. 0: none."""
+type Exists = Callable[[str, str], bool]
+"""Return whether a job is known to exist."""
 
 NUM_WORKERS = 8
 MIN_INTERVAL_SECONDS = 0.05
@@ -54,19 +56,23 @@ class _JobSchedule:
     """Whether an event requested each reconcile since the start, so that all jobs are due at the same time."""
     has_worker: bool = False
     """Whether the task holds a worker slot. Before that, the task waits for one."""
+    has_run: bool = False
+    """Whether the job was reconciled. A last reconcile then drops what is kept of a deleted job."""
 
 
 @dataclass
 class Scheduler:
     """Calls `reconcile` for due jobs, with up to `num_workers` at a time. The scheduler starts paused.
 
-    A reconcile that no event requested is postponed while `postpone` returns a number of seconds.
+    A reconcile that no event requested is postponed while `postpone` returns a number of seconds. A paused scheduler
+    drops deleted jobs, which `exists` shows: a standby replica may wait for months.
     """
 
     reconcile: Reconcile
     measure: Measure = lambda seconds, has_failed: None
     num_workers: int = NUM_WORKERS
     postpone: Postpone = lambda namespace, name: 0.0
+    exists: Exists = lambda namespace, name: True
     _entries: dict[tuple[str, str], _JobSchedule] = field(default_factory=dict)
     _is_paused: bool = True
 
@@ -86,7 +92,10 @@ class Scheduler:
 
     def wake(self, namespace: str, name: str) -> None:
         """Schedule a reconcile of a job as soon as possible."""
-        self._schedule((namespace, name), self._loop.time(), is_woken=True)
+        key = (namespace, name)
+        self._schedule(key, self._loop.time(), is_woken=True)
+        if self._is_paused and not self._entries[key].has_run and not self.exists(*key):
+            del self._entries[key]
 
     def pause(self) -> None:
         """Start no new reconciles, and cancel those that wait for a worker. Running ones finish; wake-ups are kept."""
@@ -131,7 +140,7 @@ class Scheduler:
 
     async def _run_reconcile(self, key: tuple[str, str], entry: _JobSchedule) -> None:
         async with self._workers:
-            entry.has_worker = True
+            entry.has_worker = entry.has_run = True
             entry.is_synchronized &= entry.is_woken
             entry.due, entry.is_woken = math.inf, False  # a later wake-up may be too late for this reconcile
             started_at = self._loop.time()
