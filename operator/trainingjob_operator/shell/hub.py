@@ -24,6 +24,8 @@ OUTAGE_SECONDS = 4.0
 """Seconds without a report from any host of a job after which the operator counts as unreachable."""
 RETENTION_SECONDS = 600.0
 """Retention of the last report of a pod outside the world."""
+STALE_CHECK_SECONDS = 60.0
+"""Interval at which stale reports are dropped while the directive stays the same."""
 REPORTS_PER_SECOND = 1500.0
 """Target of the number of reports per second. One of them takes about 0.3 ms of CPU time."""
 MAX_HOLD_SECONDS = 2.0
@@ -62,6 +64,7 @@ class _JobState:
     last_report_at: float = -inf
     broadcast: JobDirective | None = None
     published_at: float = 0.0
+    stale_dropped_at: float = -inf
     max_unconfirmed_generation: int = 0
     paused_until: float = -inf
     answer_changed: asyncio.Event | None = None  # None: no host waits for an answer
@@ -175,6 +178,8 @@ class Hub:
         """Publish a directive to a job's hosts. The status must already hold it."""
         state = self._jobs.setdefault(job, _JobState())
         if state.broadcast == job_directive:
+            if self._clock() - state.stale_dropped_at >= STALE_CHECK_SECONDS:
+                self._drop_stale_pods(state)
             return
         before = state.broadcast.world if state.broadcast else None
         if job_directive.world and (before is None or before.generation != job_directive.world.generation):
@@ -242,7 +247,7 @@ class Hub:
         return self._jobs.setdefault(job, _JobState())
 
     def _drop_stale_pods(self, state: _JobState) -> None:
-        now = self._clock()
+        state.stale_dropped_at = now = self._clock()
         for pod_uid, pod in tuple(state.pod_states.items()):
             if now - pod.reported_at > RETENTION_SECONDS and pod_uid not in state.directives:
                 del state.pod_states[pod_uid]
