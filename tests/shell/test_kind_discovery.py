@@ -8,6 +8,7 @@ from aiohttp import web
 from tests.shell.conftest import ApiServer
 from trainingjob_operator.shell import kind_discovery
 from trainingjob_operator.shell.api import Api
+from trainingjob_operator.shell.interfaces import ClusterUnavailableError
 from trainingjob_operator.shell.kind_discovery import KueueDiscovery, PodGroupDiscovery
 from trainingjob_operator.shell.kinds import POD_GROUPS, WORKLOAD, Kind
 
@@ -91,4 +92,44 @@ async def test_only_kueue_counts_as_served_without_an_answer(api: Api, api_serve
     api_server.fault = fault
 
     assert await KueueDiscovery(api).is_served()
-    assert await PodGroupDiscovery(api).versions() == ()
+    if fault is forbid:
+        assert await PodGroupDiscovery(api).versions() == (), "there will never be an answer"
+    else:
+        with pytest.raises(ClusterUnavailableError, match="not known yet"):
+            await PodGroupDiscovery(api).versions()
+
+
+@pytest.mark.parametrize("fault", [be_away, forbid])
+async def test_a_failed_request_keeps_the_last_answer(
+    api: Api, api_server: ApiServer, fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api_server.kinds.add(BETA)
+    discovery = PodGroupDiscovery(api)
+    monkeypatch.setattr(kind_discovery, "SERVED_SECONDS", 0.0)
+    assert await discovery.versions() == ("v1beta1",)
+    api_server.fault = fault
+
+    for _ in range(2):
+        assert await discovery.versions() == ("v1beta1",)
+
+
+@pytest.mark.looptime
+async def test_a_failed_request_is_repeated_after_a_few_seconds() -> None:
+    answers = [("v1",), ClusterUnavailableError("503"), ClusterUnavailableError("429", retry_after=20.0), ("v2",)]
+    requested = []
+
+    class FakeApi:
+        async def kind_versions(self, kind: Kind) -> tuple[str, ...]:
+            requested.append(asyncio.get_running_loop().time())
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    discovery = PodGroupDiscovery(FakeApi())  # type: ignore[arg-type]
+    for _ in range(90):
+        versions = await discovery.versions()
+        await asyncio.sleep(1.0)
+
+    assert requested == [0.0, 60.0, 65.0, 85.0], "after 5 s, or as late as the API server requests"
+    assert versions == ("v2",)

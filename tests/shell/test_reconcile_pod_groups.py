@@ -1,11 +1,13 @@
 """Each JobSet gets its PodGroup before its pods exist, where the API server serves PodGroups."""
 
+import asyncio
+
 import pytest
 
 from tests.support.builders import NAME
 from tests.support.simulation import Simulation
 from trainingjob_operator.render.render_settings import RenderSettings
-from trainingjob_operator.shell.interfaces import ForbiddenError
+from trainingjob_operator.shell.interfaces import ClusterUnavailableError, ForbiddenError
 from trainingjob_operator.shell.reconcile import Reconciler
 
 BOTH = ("v1alpha3", "v1beta1")
@@ -63,3 +65,21 @@ async def test_pods_wait_for_a_group_that_is_rejected() -> None:
 
     assert not any(kind == "JobSet" for kind, _ in sim.cluster.objects)
     assert "cannot create resource podgroups" in str(sim.cluster.objects["TrainingJob", NAME]["status"])
+
+
+async def test_pods_wait_until_the_served_versions_are_known() -> None:
+    sim, known = simulate(), asyncio.Event()
+
+    async def pod_group_versions() -> tuple[str, ...]:
+        if not known.is_set():
+            raise ClusterUnavailableError("503")
+        return ("v1beta1",)
+
+    sim.reconciler._child_creator._pod_group_versions = sim.reconciler._pod_group_versions = pod_group_versions
+    await sim.run(10)
+    assert sim.status.phase == "Queued", "a status needs no versions"
+    assert not any(kind == "JobSet" for kind, _ in sim.cluster.objects)
+
+    known.set()
+    await sim.run_until_step(5)
+    assert any(kind == "PodGroup" for kind, _ in sim.cluster.objects)

@@ -31,6 +31,13 @@ class FakeApi:
                 raise self.error
 
 
+def forbidden_read() -> ClusterUnavailableError:
+    """Return what the API client raises after it may not read."""
+    error = ClusterUnavailableError("no right")
+    error.__cause__ = ForbiddenError("no right")
+    return error
+
+
 def workload(uid: str) -> dict[str, Any]:
     return {"metadata": {"name": f"jobset-{uid}", "labels": {LABEL: uid}}}
 
@@ -60,7 +67,7 @@ async def test_without_a_suspended_jobset_in_a_queue_there_is_no_request() -> No
     assert api.requests == []
 
 
-@pytest.mark.parametrize("error", [MissingKindError("no Kueue"), ForbiddenError("no right")])
+@pytest.mark.parametrize("error", [MissingKindError("no Kueue"), forbidden_read()])
 async def test_a_rejected_request_is_no_error_and_is_repeated_after_a_minute(error: Exception) -> None:
     api = FakeApi(error)
     reader = WorkloadReader(api)  # type: ignore[arg-type]
@@ -75,7 +82,7 @@ async def test_a_rejected_request_is_no_error_and_is_repeated_after_a_minute(err
 
 
 async def test_a_right_that_one_namespace_lacks_is_no_matter_of_others() -> None:
-    api = FakeApi(ForbiddenError("no right"))
+    api = FakeApi(forbidden_read())
     reader = WorkloadReader(api)  # type: ignore[arg-type]
     await reader.read("sales", [jobset("a")])
 

@@ -24,6 +24,7 @@ __all__ = [
     "Manifest",
     "MissingKindError",
     "UnauthenticatedCallerError",
+    "is_rejection",
     "requested_wait_seconds",
 ]
 
@@ -61,6 +62,14 @@ class MissingKindError(Exception):
 def requested_wait_seconds(error: Exception) -> float:
     """Return the wait in seconds that the API server requested with any of these errors. 0: none."""
     return error.retry_after if isinstance(error, ClusterUnavailableError) else 0.0
+
+
+def is_rejection(error: Exception) -> bool:
+    """Return whether the API server rejected a request, also a read, so that a retry after seconds does not help.
+
+    A rejected read raises `ClusterUnavailableError` from `ForbiddenError`, since permissions can be granted later.
+    """
+    return isinstance(error, ForbiddenError) or isinstance(error.__cause__, ForbiddenError)
 
 
 class BusyError(Exception):

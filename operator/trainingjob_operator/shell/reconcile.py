@@ -209,7 +209,7 @@ class Reconciler:
         uid, queue = get_text(job, "metadata", "uid"), plan.spec.scheduling.queue_name
         config = await self._read_queue(get_text(job, "metadata", "namespace"), queue)
         limits = describe_queue_limits(plan, config, self._settings().elastic_workload_priority)
-        groups = () if queue else describe_unknown_versions(plan, await self._pod_group_versions())
+        groups = () if queue else await self._describe_pod_groups(plan)
         warning_texts = (*(str(warning) for warning in warnings), *describe_ignored_keys(job, queue), *limits, *groups)
         status, now = self._newest_status(uid, job)
         heartbeats, refusal = self._hub.heartbeat_state(_job_key(job)), self._last_rejection(uid)
@@ -332,6 +332,11 @@ class Reconciler:
             result = ValidationResult(None, None, (Problem("spec", "", message),), ())
         self._check_results[uid] = (generation, result)
         return result
+
+    async def _describe_pod_groups(self, plan: Plan) -> tuple[str, ...]:
+        with suppress(ClusterUnavailableError):  # only a creation must wait until the versions are known
+            return describe_unknown_versions(plan, await self._pod_group_versions())
+        return ()
 
     def _last_rejection(self, uid: str) -> ObjectProblem | None:  # None: nothing is rejected
         """Return which creations and deletions of a job's children the API server rejected last."""

@@ -11,6 +11,7 @@ from trainingjob_operator.shell.interfaces import (
     ForbiddenError,
     Manifest,
     MissingKindError,
+    is_rejection,
     requested_wait_seconds,
 )
 from trainingjob_operator.shell.kinds import WORKLOAD
@@ -64,7 +65,7 @@ class WorkloadReader:
                 workloads += page.items
         except (ClusterUnavailableError, ForbiddenError, MissingKindError) as error:
             log.warning("cannot read Workloads", namespace=namespace, error=str(error))
-            scope = namespace if isinstance(error, ForbiddenError) else ALL_NAMESPACES
+            scope = namespace if is_rejection(error) else ALL_NAMESPACES
             self._retry_at[scope] = asyncio.get_running_loop().time() + _retry_delay(error)
             return
         for uid in uids:
@@ -73,9 +74,9 @@ class WorkloadReader:
 
 
 def _retry_delay(error: Exception) -> float:
-    if isinstance(error, ClusterUnavailableError):
-        return max(OUTAGE_RETRY_SECONDS, requested_wait_seconds(error))
-    return RETRY_SECONDS
+    if is_rejection(error) or isinstance(error, MissingKindError):
+        return RETRY_SECONDS
+    return max(OUTAGE_RETRY_SECONDS, requested_wait_seconds(error))
 
 
 def _is_suspended_in_queue(jobset: Manifest) -> bool:
