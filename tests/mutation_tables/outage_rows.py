@@ -24,8 +24,8 @@ OUTAGE_MUTATIONS = (
     Mutation(
         "an outage stops the lists of Workloads for a minute",
         f"{SHELL}/workload_reader.py",
-        "        return max(OUTAGE_RETRY_SECONDS, requested_wait_seconds(error))\n",
-        "        return RETRY_SECONDS\n",
+        "    return max(OUTAGE_RETRY_SECONDS, requested_wait_seconds(error))\n",
+        "    return RETRY_SECONDS\n",
         (WORKLOADS,),
     ),
     Mutation(
@@ -55,5 +55,77 @@ OUTAGE_MUTATIONS = (
         "        finally:  # no later reconcile has the events of this decision\n",
         "        except ClusterUnavailableError:\n            raise\n        else:\n",
         (DELETIONS,),
+    ),
+    Mutation(
+        "a list revives an object that was deleted while it was read",
+        f"{SHELL}/store.py",
+        '        if get_text(manifest, "metadata", "uid") in self._removed_uids.get(key[0], ()):\n',
+        "        if False:\n",
+        ("tests/shell/test_store.py",),
+    ),
+    Mutation(
+        "deletions are remembered for ever",
+        f"{SHELL}/store.py",
+        "        self._forget_deletions(namespace)  # the next list begins later, and has none of these objects\n",
+        "",
+        ("tests/shell/test_store.py",),
+    ),
+    Mutation(
+        "a standby replica keeps deleted jobs",
+        f"{SHELL}/scheduler.py",
+        "            del self._entries[key]\n\n    def pause",
+        "            pass\n\n    def pause",
+        ("tests/shell/test_scheduler.py",),
+    ),
+    Mutation(
+        "reports of gone pods stay while the directive does",
+        f"{SHELL}/hub.py",
+        "            if self._clock() - state.stale_dropped_at >= STALE_CHECK_SECONDS:\n",
+        "            if False:\n",
+        ("tests/shell/test_hub_forgets.py",),
+    ),
+    Mutation(
+        "acquire the released Lease again",
+        f"{SHELL}/assembly.py",
+        "            leadership.cancel()  # it would acquire the released Lease again\n"
+        "            await asyncio.wait([leadership])\n",
+        "",
+        ("tests/shell/test_assembly.py::test_released_lease_is_not_acquired_again_before_the_end",),
+    ),
+    Mutation(
+        "a clock that is set back stops repeated events",
+        f"{SHELL}/events.py",
+        " and abs((now - last).total_seconds()) < MIN_REPEAT_SECONDS:",
+        " and (now - last).total_seconds() < MIN_REPEAT_SECONDS:",
+        ("tests/shell/test_events.py",),
+    ),
+    Mutation(
+        "jobs get no queue while another job reads it",
+        f"{SHELL}/queue_reader.py",
+        "        if entry and (lock.locked() or",
+        "        if lock.locked() and entry is None:\n            return QueueConfig()\n"
+        "        if entry and (lock.locked() or",
+        ("tests/shell/test_queue_reader.py",),
+    ),
+    Mutation(
+        "an outage drops the last known queue",
+        f"{SHELL}/queue_reader.py",
+        "            return replace(last_known, read_at=now) if last_known else _Entry(now, now, QueueConfig())\n",
+        "            return _Entry(now, now, QueueConfig())\n",
+        ("tests/shell/test_queue_reader.py",),
+    ),
+    Mutation(
+        "pods are created before the versions of PodGroup are known",
+        f"{SHELL}/kind_discovery.py",
+        "        if versions is None and not self._discovery.is_forbidden:\n",
+        "        if False:\n",
+        ("tests/shell/test_kind_discovery.py",),
+    ),
+    Mutation(
+        "a failed discovery drops the last answer",
+        f"{SHELL}/kind_discovery.py",
+        "                    self.is_forbidden = is_rejection(error)\n",
+        "                    self.is_forbidden = is_rejection(error)\n                    self._versions = None\n",
+        ("tests/shell/test_kind_discovery.py",),
     ),
 )

@@ -377,3 +377,23 @@ async def test_a_part_that_breaks_ends_the_process(
 
 async def broken() -> None:
     raise ZeroDivisionError
+
+
+async def test_released_lease_is_not_acquired_again_before_the_end(
+    start: Any, api_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader_election, "RETRY_PERIOD_SECONDS", 0.01)
+    running = await start()
+    await until(lambda: running.operator.lease.is_leading, "it leads")
+    release = running.operator.lease.release
+
+    async def release_slowly() -> None:
+        await release()
+        await asyncio.sleep(0.3)
+
+    monkeypatch.setattr(running.operator.lease, "release", release_slowly)
+    running.stop.set()
+    await until(lambda: found(api_server, LEASE)[0]["spec"]["holderIdentity"] == "", "the Lease is released")
+    await asyncio.sleep(0.2)
+
+    assert found(api_server, LEASE)[0]["spec"]["holderIdentity"] == ""

@@ -68,6 +68,7 @@ class Operator:
             self._reconcile,
             self.metrics.record_reconcile,
             postpone=self._seconds_to_postpone,
+            exists=lambda namespace, name: (namespace, name) in self.store[TRAINING_JOB],
         )
         self.metrics.register_queue(lambda: self.scheduler.queue_length)
         self.reflector = Reflector(api, self.store, settings.namespaces, self.scheduler.wake, self._restart_watcher)
@@ -137,20 +138,23 @@ class Operator:
             await self._run_parts(stop)
 
     async def _run_parts(self, stop: asyncio.Event) -> None:
-        coroutines = [self.tls.run(), self.reflector.run(), self._watch(), self._run_leader_election()]
+        coroutines = [self.tls.run(), self.reflector.run(), self._watch()]
         if self.ca_bundle_injector:
             coroutines.append(self.ca_bundle_injector.run())
         if self.label:
             coroutines.append(self.label.run())
-        tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
+        leadership = asyncio.create_task(self._run_leader_election())
+        tasks = [leadership, *(asyncio.create_task(coroutine) for coroutine in coroutines)]
         stop_task = asyncio.create_task(stop.wait())
         try:
             await asyncio.wait([stop_task, *tasks], return_when=asyncio.FIRST_COMPLETED)
         finally:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.scheduler.stop(), RECONCILE_DRAIN_SECONDS)
-            await self.lease.release()
             errors = [error for task in tasks if task.done() and (error := task.exception())]
+            leadership.cancel()  # it would acquire the released Lease again
+            await asyncio.wait([leadership])
+            await self.lease.release()
             for task in (stop_task, *tasks):
                 task.cancel()
             await asyncio.gather(stop_task, *tasks, return_exceptions=True)

@@ -37,7 +37,7 @@ class EventRecorder:
         metadata, now = job["metadata"], self._now()
         name = event_name(metadata["name"], metadata["uid"], reason, message)
         first, last, count = self._written.get(name, (now, None, 0))
-        if last is not None and (now - last).total_seconds() < MIN_REPEAT_SECONDS:
+        if last is not None and abs((now - last).total_seconds()) < MIN_REPEAT_SECONDS:  # the clock can be set back
             self._cache(name, (first, last, count + 1))
             return
         self._cache(name, (first, now, count + 1))
