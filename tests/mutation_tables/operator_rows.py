@@ -6,9 +6,9 @@ SHELL_MUTATIONS = (
     Mutation(
         "announce before the status is written",
         f"{SHELL}/reconcile.py",
-        "        try:\n            job = await self._write_if_changed(job, uid, new_status)\n",
+        "        try:\n            job = await self._statuses.write_if_changed(job, uid, new_status)\n",
         "        try:\n            self._hub.publish(_job_key(job), make_directive(plan, seen, decision, new_status))\n"
-        "            job = await self._write_if_changed(job, uid, new_status)\n",
+        "            job = await self._statuses.write_if_changed(job, uid, new_status)\n",
         ("tests/shell/test_each_write.py::test_each_single_write_is_struck_again_and_again",),
     ),
     Mutation(

@@ -3,6 +3,7 @@
 from tests.mutation_tables.mutation import CORE, SHELL, Mutation
 
 DELETIONS = "tests/shell/test_reconcile_deletions.py"
+INVALID = "tests/shell/test_reconcile_invalid.py"
 WORKLOADS = "tests/shell/test_workload_reader.py"
 
 OUTAGE_MUTATIONS = (
@@ -127,5 +128,33 @@ OUTAGE_MUTATIONS = (
         "                    self.is_forbidden = is_rejection(error)\n",
         "                    self.is_forbidden = is_rejection(error)\n                    self._versions = None\n",
         ("tests/shell/test_kind_discovery.py",),
+    ),
+    Mutation(
+        "the hosts of an invalid job do not save before a suspension",
+        f"{CORE}/report/invalid_suspension.py",
+        "        if leaving_seconds < SUSPEND_SAVE_TIMEOUT_SECONDS:\n",
+        "        if False:\n",
+        (INVALID,),
+    ),
+    Mutation(
+        "a finished job that became invalid stays",
+        f"{SHELL}/reconcile.py",
+        "            return await self._delete_expired(job) if delay <= 0.0 else min(delay, IDLE_REQUEUE_SECONDS)\n",
+        "            return IDLE_REQUEUE_SECONDS\n",
+        (INVALID,),
+    ),
+    Mutation(
+        "an invalid job may get an unchecked ServiceAccount",
+        f"{SHELL}/review_evaluation.py",
+        "    if len(accounts) > 1:\n",
+        "    if False:\n",
+        ("tests/shell/test_webhook_stored.py",),
+    ),
+    Mutation(
+        "an edit may replace a problem of an invalid job by another",
+        f"{SHELL}/review_evaluation.py",
+        "    return {str(problem) for problem in checked.problems} < former\n",
+        "    return bool(former)\n",
+        ("tests/shell/test_webhook_stored.py",),
     ),
 )

@@ -171,8 +171,12 @@ class Hub:
 
     def has_published(self, job: JobKey) -> bool:
         """Return whether this operator has published a directive for the job since it became the leader."""
+        return self.last_published(job) is not None
+
+    def last_published(self, job: JobKey) -> JobDirective | None:  # None: not published
+        """Return the directive that this operator has published for the job since it became the leader."""
         state = self._jobs.get(job)
-        return state is not None and state.broadcast is not None
+        return state.broadcast if state else None
 
     def publish(self, job: JobKey, job_directive: JobDirective) -> None:
         """Publish a directive to a job's hosts. The status must already hold it."""

@@ -1,6 +1,7 @@
 """The pure part of a reconcile: the observed state of a job, the decision, its status, and the next reconcile."""
 
 import asyncio
+import math
 from datetime import datetime
 
 from trainingjob_api.status.training_job_status import TrainingJobStatus
@@ -71,15 +72,16 @@ def postponable_seconds(plan: Plan, seen: Observed, decision: Decision) -> float
     return min(max(seconds_until_hang(plan, seen), 0.0), WAITING_REQUEUE_SECONDS)
 
 
+def seconds_until_expiry(ttl: int | None, completion_time: str, now: datetime) -> float:
+    """Return the seconds until a finished job is deleted. Not positive: it has expired. Infinite: never."""
+    return math.inf if ttl is None else ttl - seconds_between(completion_time, now)
+
+
 def requeue_delay(plan: Plan, seen: Observed, decision: Decision, status: TrainingJobStatus, now: datetime) -> float:
     """Return the seconds until the decision can change without an event."""
     if status.completion_time is not None:
         ttl = plan.spec.ttl_seconds_after_finished
-        remaining = (
-            IDLE_REQUEUE_SECONDS
-            if ttl is None
-            else ttl - seconds_between(status.completion_time, now) + FORMING_REQUEUE_SECONDS
-        )
+        remaining = seconds_until_expiry(ttl, status.completion_time, now) + FORMING_REQUEUE_SECONDS
         return min(max(remaining, FORMING_REQUEUE_SECONDS), IDLE_REQUEUE_SECONDS)
     if is_preparing(plan, seen) or is_released(decision):
         return WAITING_REQUEUE_SECONDS

@@ -14,7 +14,7 @@ no state from the memory of its predecessor.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from weakref import WeakValueDictionary
 
@@ -25,11 +25,11 @@ from trainingjob_operator.core.catalog import BUILTIN, Catalog
 from trainingjob_operator.core.decide.child_maintenance import (
     ChildOperation,
     list_child_operations,
+    list_invalid_deletions,
 )
 from trainingjob_operator.core.decide.decisions import Claim, DeleteExpired
 from trainingjob_operator.core.decide.drill_injection import list_pods_to_delete, operator_pause_seconds, refuse_drill
 from trainingjob_operator.core.manifests import Manifest, get_int, get_text, get_value
-from trainingjob_operator.core.observe.clock_changes import shift_times
 from trainingjob_operator.core.observe.members import rebuild_world
 from trainingjob_operator.core.observe.observed import list_recorded_nodes
 from trainingjob_operator.core.observe.ownership import filter_owned
@@ -38,6 +38,12 @@ from trainingjob_operator.core.observe.workloads import describe_ignored_keys
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.pod_groups import describe_unknown_versions
 from trainingjob_operator.core.reasons import Reason
+from trainingjob_operator.core.report.invalid_suspension import (
+    find_suspension_end,
+    make_leave_directive,
+    resumed_status,
+    suspended_status,
+)
 from trainingjob_operator.core.report.job_events import (
     JobDirective,
     JobEvent,
@@ -47,8 +53,6 @@ from trainingjob_operator.core.report.job_events import (
 )
 from trainingjob_operator.core.report.job_status import blocked_status, invalid_status
 from trainingjob_operator.core.report.rejections import join_rejections
-from trainingjob_operator.core.report.status_writes import should_write
-from trainingjob_operator.core.stored_status import read_status, write_status
 from trainingjob_operator.core.validation.queue_limits import describe_queue_limits
 from trainingjob_operator.core.validation.queue_state import QueueConfig
 from trainingjob_operator.core.validation.validate import ValidationResult, validate_job
@@ -75,8 +79,10 @@ from trainingjob_operator.shell.job_evaluation import (
     evaluate,
     postponable_seconds,
     requeue_delay,
+    seconds_until_expiry,
 )
 from trainingjob_operator.shell.logging_setup import Log
+from trainingjob_operator.shell.status_writer import StatusWriter
 
 MAX_CONFLICT_ATTEMPTS = 5
 EXPIRED_RETRY_SECONDS = 60.0
@@ -86,16 +92,6 @@ type Check = Callable[[str, str, object], Awaitable[ValidationResult]]
 """Check a job by namespace, name and raw spec. Raises `CheckCpuLimitError` above the CPU time limit."""
 
 log = Log("reconcile")
-
-
-@dataclass(frozen=True)
-class _StatusCache:
-    """Last written status of a job, and the newest status, whose minor changes are not written."""
-
-    written: Manifest
-    newest: TrainingJobStatus
-    clock_adjustment: float
-    """Total clock adjustment in seconds at the time of `newest`."""
 
 
 type CheckAccount = Callable[[Manifest], Awaitable[Problem | None]]
@@ -150,7 +146,8 @@ class Reconciler:
         self._read_queue = read_queue
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._check_results: ColdCache[tuple[int, ValidationResult]] = ColdCache()
-        self._status_caches: ColdCache[_StatusCache] = ColdCache()
+        self._statuses = StatusWriter(cluster, now, clock_adjustment)
+        self._leaving_since: ColdCache[float] = ColdCache()  # when the hosts of invalid jobs began to leave
         self._uids: dict[tuple[str, str], str] = {}
         self._postponable_until: dict[tuple[str, str], tuple[JobKey, datetime]] = {}
 
@@ -192,13 +189,14 @@ class Reconciler:
         if result.plan is None:
             return await self._report_invalid(job, result)
         if problem := await self._check_account(job):
-            return await self._report_invalid(job, replace(result, plan=None, problems=(problem,))) / 10
+            delay = await self._report_invalid(job, replace(result, plan=None, problems=(problem,)))
+            return None if delay is None else delay / 10
         try:
             children = await self._read_children(job)
         except MissingKindError as error:
             message = f"JobSet is not installed: install it ({error})"
-            status, now = self._newest_status(uid, job)
-            await self._write_if_changed(
+            status, now = self._statuses.newest(uid, job)
+            await self._statuses.write_if_changed(
                 job, uid, blocked_status(status, Reason.JOBSET_MISSING, message, _generation(job), now)
             )
             return IDLE_REQUEUE_SECONDS / 10
@@ -211,7 +209,7 @@ class Reconciler:
         limits = describe_queue_limits(plan, config, self._settings().elastic_workload_priority)
         groups = () if queue else await self._describe_pod_groups(plan)
         warning_texts = (*(str(warning) for warning in warnings), *describe_ignored_keys(job, queue), *limits, *groups)
-        status, now = self._newest_status(uid, job)
+        status, now = self._statuses.newest(uid, job)
         heartbeats, refusal = self._hub.heartbeat_state(_job_key(job)), self._last_rejection(uid)
         seen, decision, new_status = await evaluate(
             plan, job, status, children, heartbeats, now, warning_texts, refusal
@@ -220,7 +218,7 @@ class Reconciler:
             return await self._delete_expired(job)
         operations = list_child_operations(plan, seen, decision)
         try:
-            job = await self._write_if_changed(job, uid, new_status)
+            job = await self._statuses.write_if_changed(job, uid, new_status)
         except ClusterUnavailableError:
             if isinstance(decision, Claim):  # the API server may have stored the claim
                 self._hub.retire_generation(_job_key(job), decision.world.generation)
@@ -234,13 +232,13 @@ class Reconciler:
             new_rejection = join_rejections(new_rejection, deletion_rejection)
             if drill_refusal := await self._child_deleter.delete_drill_pods(pods_to_delete):
                 new_status = refuse_drill(seen, new_status, drill_refusal)
-                job = await self._write_if_changed(job, uid, new_status)
+                job = await self._statuses.write_if_changed(job, uid, new_status)
         finally:  # no later reconcile has the events of this decision
             events = list_events(plan, seen, decision, new_status, new_rejection)
             await self._emit_events(job, (*events, *list_recreation_events(deleted)))
         if pause := operator_pause_seconds(seen, new_status):
             self._hub.pause_job(_job_key(job), pause)
-            self._status_caches.pop(uid)
+            self._statuses.forget(uid)
             return pause
         rejection = self._last_rejection(uid)
         has_outdated_status = new_rejection or rejection != refusal
@@ -266,23 +264,59 @@ class Reconciler:
             return EXPIRED_RETRY_SECONDS
         return None
 
-    async def _report_invalid(self, job: Manifest, result: ValidationResult) -> float:
-        """Write the problems of an invalid spec to the status. A world of an earlier spec continues to train."""
-        uid = get_text(job, "metadata", "uid")
+    async def _report_invalid(self, job: Manifest, result: ValidationResult) -> float | None:  # None: it is deleted
+        """Write the problems of an invalid spec to the status. A world of an earlier spec continues to train.
+
+        A finished job still expires, and `suspend` still releases all pods.
+        """
+        uid, key = get_text(job, "metadata", "uid"), _job_key(job)
         problems = [str(problem) for problem in result.problems]
-        status, _ = self._newest_status(uid, job)
-        if status.world is not None and not self._hub.has_published(_job_key(job)):
+        status, now = self._statuses.newest(uid, job)
+        status = invalid_status(status, problems, _generation(job), now)
+        if status.completion_time is not None:
+            await self._statuses.write_if_changed(job, uid, status)
+            delay = seconds_until_expiry(get_int(job, "spec", "ttlSecondsAfterFinished"), status.completion_time, now)
+            return await self._delete_expired(job) if delay <= 0.0 else min(delay, IDLE_REQUEUE_SECONDS)
+        children, directive = Children(), self._hub.last_published(key)
+        must_suspend = get_value(job, "spec", "suspend") is True
+        if must_suspend or (status.world is not None and directive is None):
             with suppress(MissingKindError):  # without JobSet there are no hosts
                 children = await self._read_children(job)
-                world = rebuild_world(status, uid, read_pods(children, self._now()))
-                self._hub.publish(_job_key(job), JobDirective(Directive.TRAIN if world else Directive.WAIT, world))
-        status, now = self._newest_status(uid, job)
-        await self._write_if_changed(job, uid, invalid_status(status, problems, _generation(job), now))
+                world = rebuild_world(status, uid, read_pods(children, now))
+                directive = directive or JobDirective(Directive.TRAIN if world else Directive.WAIT, world)
+        if must_suspend:
+            return await self._suspend_invalid(job, status, children, directive or JobDirective(Directive.WAIT))
+        if directive and not self._hub.has_published(key):
+            self._hub.publish(key, directive)
+        self._leaving_since.pop(uid)
+        await self._statuses.write_if_changed(job, uid, resumed_status(status, _generation(job), now))
         return IDLE_REQUEUE_SECONDS
+
+    async def _suspend_invalid(
+        self, job: Manifest, status: TrainingJobStatus, children: Children, directive: JobDirective
+    ) -> float:
+        """Let the hosts of an invalid job leave, then delete its JobSets and its preparation."""
+        uid, key, now = get_text(job, "metadata", "uid"), _job_key(job), self._now()
+        monotonic = now.timestamp() - self._clock_adjustment()
+        leaving_since = self._leaving_since[uid] = self._leaving_since.get(uid) or monotonic
+        heartbeats, pods = self._hub.heartbeat_state(key), read_pods(children, now)
+        end = find_suspension_end(directive, heartbeats, pods, monotonic - leaving_since)
+        operations = list_invalid_deletions(children, uid, heartbeats, now) if end else ()
+        has_children = bool(operations or children.pods)
+        refusal = self._last_rejection(uid)
+        status = suspended_status(status, end, refusal, _generation(job), now, has_children=has_children)
+        await self._statuses.write_if_changed(job, uid, status)
+        self._hub.publish(key, JobDirective(Directive.WAIT) if end else make_leave_directive(directive))
+        _, new_rejection = await self._child_deleter.delete_obsolete(uid, operations)
+        if new_rejection:
+            await self._emit_events(job, (JobEvent(new_rejection.reason, new_rejection.message, is_warning=True),))
+        if new_rejection or self._last_rejection(uid) != refusal:
+            return FORMING_REQUEUE_SECONDS
+        return WAITING_REQUEUE_SECONDS if end is None or has_children else IDLE_REQUEUE_SECONDS
 
     async def _read_children(self, job: Manifest) -> Children:
         namespace, name, uid = (get_text(job, "metadata", key) for key in ("namespace", "name", "uid"))
-        status, _ = self._newest_status(uid, job)
+        status, _ = self._statuses.newest(uid, job)
         children = await self._cluster.read_children(namespace, uid, list_recorded_nodes(status))
         return filter_owned(children, name, uid)
 
@@ -292,28 +326,6 @@ class Reconciler:
             log.info("event", namespace=namespace, job=name, reason=event.reason, text=event.message)
             with suppress(ClusterUnavailableError):  # no logic depends on an event
                 await self._cluster.emit(job, warning=event.is_warning, reason=event.reason, message=event.message)
-
-    async def _write_if_changed(self, job: Manifest, uid: str, new_status: TrainingJobStatus) -> Manifest:
-        """Write a status if its changes are significant, and keep it in memory in any case. Return the current job."""
-        if should_write(read_status(job), new_status, self._now()):
-            job = await self._cluster.write_status(job, write_status(new_status))
-        self._status_caches[uid] = _StatusCache(
-            get_value(job, "status") or {}, new_status, self._status_caches[uid].clock_adjustment
-        )
-        return job
-
-    def _newest_status(self, uid: str, job: Manifest) -> tuple[TrainingJobStatus, datetime]:
-        """Return the newest status and the current time, both according to the current clock setting.
-
-        The status in memory is valid only if the API server still holds the status that it is based on.
-        """
-        now, clock_adjustment = self._now(), self._clock_adjustment()
-        written, cache = get_value(job, "status") or {}, self._status_caches.get(uid)
-        if cache is None or cache.written != written:
-            cache = _StatusCache(written, read_status(job), clock_adjustment)
-        newest = shift_times(cache.newest, clock_adjustment - cache.clock_adjustment)
-        self._status_caches[uid] = _StatusCache(written, newest, clock_adjustment)
-        return newest, now
 
     async def _check(self, uid: str, job: Manifest) -> ValidationResult:
         generation = _generation(job)
@@ -347,7 +359,8 @@ class Reconciler:
         former_uid = self._uids.pop((namespace, name), "")
         if former_uid and former_uid != uid:
             self._check_results.pop(former_uid)
-            self._status_caches.pop(former_uid)
+            self._statuses.forget(former_uid)
+            self._leaving_since.pop(former_uid)
             self._child_creator.forget(former_uid)
             self._child_deleter.forget(former_uid)
             self._hub.drop_job((namespace, former_uid))

@@ -25,6 +25,7 @@ from trainingjob_operator.shell.admission_review import (
 GENERATED_SUFFIX = "xxxxx"
 """Placeholder for the characters that the API server appends to `metadata.generateName`."""
 SERVICE_ACCOUNT_PATH = "spec.runtime.serviceAccountName"
+SUSPEND_PATH = "spec.suspend"
 QUEUE_PATH = "spec.scheduling.queueName"
 
 
@@ -106,6 +107,8 @@ def _evaluate(uid: str, request: Manifest, check: Check) -> ReviewResult:
     checked = check(_prepare(job, name))
     problems, warnings = [*checked.problems], [*checked.warnings]
     if operation == "UPDATE":
+        if problems and _removes_problems(job, old, checked, lambda: check(_prepare(old, name))):
+            problems, warnings = [], [*problems, *warnings]  # they are those of the stored job
         problems += check_update(old, job)
         warnings += warn_of_update(old, job)
     warning_texts = [str(warning) for warning in in_order(warnings)]
@@ -125,6 +128,29 @@ def _evaluate(uid: str, request: Manifest, check: Check) -> ReviewResult:
     denial = deny(_missing_permission(get_text(user, "username"), namespace, account))
     access = AccessCheck(user if isinstance(user, dict) else {}, namespace, account, denial)
     return ReviewResult(answer, access, without_kueue)
+
+
+def _removes_problems(job: Any, old: Any, checked: CheckedSpec, check_old: Callable[[], CheckedSpec]) -> bool:
+    """Return whether an update of an invalid job changes only `suspend`, or removes problems and adds none.
+
+    A stored job becomes invalid with an upgrade, or without an accelerator. Its owner must be able to release its pods.
+    An update to another ServiceAccount must be valid, since the permission for an invalid one is not checked.
+    """
+    spec, old_spec = (_without_suspend(manifest) for manifest in (job, old))
+    if spec is None or old_spec is None:
+        return False
+    if spec == old_spec:
+        return all(problem.path != SUSPEND_PATH for problem in checked.problems)
+    accounts = {get_text(manifest, "spec", "runtime", "serviceAccountName") for manifest in (job, old)}
+    if len(accounts) > 1:
+        return False
+    former = {str(problem) for problem in check_old().problems}
+    return {str(problem) for problem in checked.problems} < former
+
+
+def _without_suspend(job: Any) -> Manifest | None:  # None: it has no spec
+    spec = get_value(job, "spec")
+    return {key: value for key, value in spec.items() if key != "suspend"} if isinstance(spec, dict) else None
 
 
 def _prepare(job: Any, name: str) -> Manifest:

@@ -8,6 +8,7 @@ join a world nor corrupt a checkpoint.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from trainingjob_operator.core.decide.decisions import (
     Claim,
@@ -23,10 +24,12 @@ from trainingjob_operator.core.decide.decisions import (
 from trainingjob_operator.core.decide.preparation_phase import is_preparing
 from trainingjob_operator.core.diagnose.avoided_nodes import find_avoided_nodes, find_disfavored_nodes
 from trainingjob_operator.core.diagnose.slice_recreation import find_slices_to_recreate
-from trainingjob_operator.core.observe.jobsets import ChildJob, JobSet
+from trainingjob_operator.core.manifests import Children
+from trainingjob_operator.core.observe.heartbeats import HeartbeatState
+from trainingjob_operator.core.observe.jobsets import ChildJob, JobSet, read_jobset
 from trainingjob_operator.core.observe.observed import Observed, Slice
 from trainingjob_operator.core.observe.pods import Pod
-from trainingjob_operator.core.observe.preparation_state import PreparationJob
+from trainingjob_operator.core.observe.preparation_state import PreparationJob, read_preparation
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.units import format_duration
 
@@ -126,6 +129,18 @@ def list_child_operations(plan: Plan, seen: Observed, decision: Decision) -> tup
         *_list_jobset_operations(plan, seen, training),
         *_list_repairs(seen, training),
         *_list_slice_recreations(seen, decision, training),
+    )
+
+
+def list_invalid_deletions(
+    children: Children, uid: str, heartbeats: HeartbeatState, now: datetime
+) -> tuple[ChildOperation, ...]:
+    """Return the deletions of everything that a job owns. They need no plan."""
+    jobsets = [read_jobset(manifest, uid, children, now) for manifest in children.jobsets]
+    job = read_preparation(children, heartbeats)
+    return (
+        *((DeletePreparation(job),) if job and not job.deleting else ()),
+        *(DeleteJobSet(jobset) for jobset in jobsets if jobset.is_own and not jobset.deleting),
     )
 
 

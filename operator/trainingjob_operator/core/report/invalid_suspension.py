@@ -1,0 +1,98 @@
+"""Suspension of a job whose spec cannot be planned: its hosts leave, then its pods are released.
+
+A stored job becomes invalid with an upgrade of the operator, or when an administrator removes an accelerator. A
+decision needs a plan, and a suspension does not: it must release the hardware of such a job too.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from trainingjob_api.protocol import Directive, Phase
+from trainingjob_api.status.training_job_status import TrainingJobStatus
+from trainingjob_api.status.world_status import Cause
+from trainingjob_operator.core import goodput
+from trainingjob_operator.core.decide.healthy_world import SUSPEND_SAVE_TIMEOUT_SECONDS
+from trainingjob_operator.core.diagnose.health import WorldEnd
+from trainingjob_operator.core.goodput import Bucket
+from trainingjob_operator.core.observe.heartbeats import HeartbeatState
+from trainingjob_operator.core.observe.pods import ObjectProblem, Pod
+from trainingjob_operator.core.reasons import Reason
+from trainingjob_operator.core.report import attempts
+from trainingjob_operator.core.report.conditions import ConditionUpdate, merge_conditions
+from trainingjob_operator.core.report.job_events import JobDirective
+from trainingjob_operator.core.report.situation import Stage
+from trainingjob_operator.core.units import format_duration
+
+PHASES_AFTER_WORLD = frozenset({Phase.IDLE, Phase.LEFT, Phase.DONE, Phase.FAILED})
+
+
+def make_leave_directive(directive: JobDirective) -> JobDirective:
+    """Return the directive with which the hosts of all published worlds save and leave."""
+    worlds = tuple(replace(world, directive=Directive.LEAVE, moves=False) for world in directive.replicas)
+    return replace(directive, directive=Directive.LEAVE, moves=False, replicas=worlds)
+
+
+def find_suspension_end(
+    directive: JobDirective, heartbeats: HeartbeatState, pods: Sequence[Pod], leaving_seconds: float
+) -> WorldEnd | None:  # None: hosts are still leaving
+    """Return how the worlds of a directive ended, once all their hosts have left or `leaving_seconds` are too many."""
+    present = {pod.uid for pod in pods}
+    remaining = [
+        uid
+        for uid in directive.find_for_pods()
+        if uid in present
+        and (
+            uid not in heartbeats.latest_reports
+            or heartbeats.latest_reports[uid].report.phase not in PHASES_AFTER_WORLD
+        )
+    ]
+    message = "the hosts left their world and released all pods"
+    if remaining:
+        if leaving_seconds < SUSPEND_SAVE_TIMEOUT_SECONDS:
+            return None
+        message = (
+            f"suspended without a save: hosts did not leave within {format_duration(SUSPEND_SAVE_TIMEOUT_SECONDS)}"
+        )
+    return WorldEnd(Cause(reason=Reason.SUSPENDED, message=message), is_planned=True)
+
+
+def suspended_status(
+    status: TrainingJobStatus,
+    end: WorldEnd | None,
+    refusal: ObjectProblem | None,
+    generation: int,
+    now: datetime,
+    *,
+    has_children: bool,
+) -> TrainingJobStatus:
+    """Return the status of an invalid job that is suspended. `end` is None while its hosts leave."""
+    stage = Stage.SUSPENDING if end is None or has_children else Stage.SUSPENDED
+    message = "saving the training state before all pods are released" if end is None else "releasing all pods"
+    message = f"{message}; {refusal.message}" if refusal else message
+    if stage is Stage.SUSPENDED:
+        suspended: ConditionUpdate = ("Suspended", "True", Reason.SUSPENDED, "`spec.suspend` is true")
+    else:
+        suspended = ("Suspended", "False", Reason.SUSPENDING, message)
+    others: list[ConditionUpdate] = [
+        (kind, "False", Reason.SUSPENDED, "") for kind in ("Queued", "Running", "Degraded")
+    ]
+    counted = goodput.count_until_now(status, now)
+    ended = attempts.add_seconds(status.attempts, status.goodput, counted)
+    return status.model_copy(
+        update={
+            "phase": stage.value,
+            "conditions": merge_conditions(status.conditions, [suspended, *others], generation, now),
+            "attempts": attempts.end_attempt(ended, end, now) if end else ended,
+            "goodput": counted.model_copy(update={"current": Bucket.RESIZING if end is None else Bucket.SUSPENDED}),
+        }
+    )
+
+
+def resumed_status(status: TrainingJobStatus, generation: int, now: datetime) -> TrainingJobStatus:
+    """Return the status of an invalid job whose suspension ended. It starts again only after it is valid."""
+    if status.phase not in (Stage.SUSPENDING, Stage.SUSPENDED):
+        return status
+    resumed: ConditionUpdate = ("Suspended", "False", Reason.NOT_SUSPENDED, "")
+    conditions = merge_conditions(status.conditions, [resumed], generation, now)
+    return status.model_copy(update={"phase": Stage.INVALID.value, "conditions": conditions})

@@ -1,0 +1,119 @@
+"""A stored job that became invalid: it trains on, expires, and can be suspended."""
+
+import pytest
+
+from tests.support.builders import KEY, NAME, NAMESPACE
+from tests.support.simulation import Simulation
+from trainingjob_api.protocol import Directive
+from trainingjob_operator.core.decide.healthy_world import SUSPEND_SAVE_TIMEOUT_SECONDS
+from trainingjob_operator.shell.interfaces import ForbiddenError
+from trainingjob_operator.shell.job_evaluation import IDLE_REQUEUE_SECONDS
+
+
+def edit(sim: Simulation, **spec: object) -> None:
+    sim.job["spec"].update(spec)
+    sim.job["metadata"]["generation"] += 1
+    sim.due = sim.time.seconds
+
+
+def invalidate(sim: Simulation, **spec: object) -> None:
+    """Name an accelerator that an administrator has removed."""
+    edit(sim, slices={**sim.job["spec"]["slices"], "accelerator": "b999"}, **spec)
+
+
+def repair(sim: Simulation, **spec: object) -> None:
+    edit(sim, slices={**sim.job["spec"]["slices"], "accelerator": "cpu"}, **spec)
+
+
+async def suspended(**options: object) -> Simulation:
+    """Return a job that has trained, and that is suspended in the edit that makes it invalid."""
+    sim = Simulation(total=2000, **options)  # type: ignore[arg-type]
+    await sim.run_until_step(10)
+    invalidate(sim, suspend=True)
+    return sim
+
+
+async def test_invalid_job_is_suspended_and_resumes_without_a_lost_step() -> None:
+    sim = await suspended()
+    before = sim.newest_step
+    await sim.run(30)
+
+    assert not sim.cluster.all("JobSet")
+    assert not sim.cluster.all("Pod")
+    assert sim.status.phase == "Suspended"
+    assert sim.condition("Suspended") == ("True", "Suspended")
+    assert sim.condition("Valid") == ("False", "InvalidSpec")
+    assert sim.condition("Running") == ("False", "Suspended")
+    assert sim.status.attempts[-1].cause
+    assert sim.status.attempts[-1].cause.reason == "Suspended"
+    assert sim.status.goodput.current == "suspended"
+
+    edit(sim, suspend=False)
+    await sim.run(5)
+    assert sim.status.phase == "Invalid"
+    assert sim.condition("Suspended") == ("False", "NotSuspended")
+
+    repair(sim)
+    await sim.run_until_step(before + 3)
+    assert sim.status.restarts.total == 0
+    assert (sim.status.attempts[-1].first_step or 0) >= before
+
+
+async def test_hosts_save_before_the_pods_of_an_invalid_job_are_deleted() -> None:
+    sim = await suspended(save_seconds=20.0)
+    await sim.run(10)
+
+    published = sim.hub.last_published(KEY)
+    assert published
+    assert published.directive is Directive.LEAVE
+    assert sim.cluster.all("JobSet")
+    assert sim.condition("Suspended") == ("False", "Suspending")
+    await sim.run(30)
+    assert sim.status.phase == "Suspended"
+
+
+async def test_hosts_that_never_leave_hold_their_pods_for_a_limited_time() -> None:
+    sim = await suspended(save_seconds=1e9)
+    await sim.run(SUSPEND_SAVE_TIMEOUT_SECONDS - 10)
+    assert sim.cluster.all("JobSet")
+
+    await sim.run(40)
+    assert not sim.cluster.all("JobSet")
+    cause = sim.status.attempts[-1].cause
+    assert cause
+    assert cause.message == "suspended without a save: hosts did not leave within 5 m 0 s"
+
+
+async def test_operator_that_restarts_suspends_an_invalid_job() -> None:
+    sim = await suspended()
+    sim.restart_operator()
+    await sim.run(30)
+
+    assert sim.status.phase == "Suspended"
+    assert not sim.cluster.all("Pod")
+
+
+async def test_invalid_job_whose_jobsets_cannot_be_deleted_says_so() -> None:
+    sim = await suspended()
+
+    def reject(write: str) -> None:
+        if write == "delete JobSet":
+            raise ForbiddenError("they stay")
+
+    sim.cluster.before = reject
+    await sim.run(20)
+    message = next(condition.message for condition in sim.status.conditions if condition.type == "Suspended")
+    assert message.startswith("releasing all pods; the API server rejects the deletion of JobSet")
+    assert "DeletionRejected" in [reason for _, reason, _ in sim.cluster.events]
+
+
+@pytest.mark.parametrize(("ttl", "is_deleted"), [(60, True), (None, False), (10**9, False)])
+async def test_finished_job_that_became_invalid_expires(ttl: int | None, is_deleted: bool) -> None:
+    sim = Simulation(spec={"ttlSecondsAfterFinished": ttl} if ttl else {})
+    await sim.run(120, until="Succeeded")
+    invalidate(sim)
+    sim.time.seconds += 61.0
+
+    delay = await sim.reconciler.reconcile(NAMESPACE, NAME)
+    assert delay == (None if is_deleted else IDLE_REQUEUE_SECONDS)
+    assert (("TrainingJob", NAME) in sim.cluster.objects) is not is_deleted
