@@ -7,6 +7,7 @@ from tests.mutation_tables.agent_rows import AGENT_MUTATIONS
 from tests.mutation_tables.chart_rows import CHART_MUTATIONS
 from tests.mutation_tables.checkpoint_rows import CHECKPOINT_MUTATIONS
 from tests.mutation_tables.data_rows import DATA_MUTATIONS
+from tests.mutation_tables.decision_rows import DECISION_MUTATIONS
 from tests.mutation_tables.guarantee_rows import GUARANTEE_MUTATIONS
 from tests.mutation_tables.learning_rows import LEARNING_MUTATIONS
 from tests.mutation_tables.mutation import Mutation
@@ -26,6 +27,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *CHART_MUTATIONS,
     *CHECKPOINT_MUTATIONS,
     *START_MUTATIONS,
+    *DECISION_MUTATIONS,
     *NETWORK_MUTATIONS,
     *QUEUE_MUTATIONS,
     *OUTAGE_MUTATIONS,

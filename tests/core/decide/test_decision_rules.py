@@ -361,6 +361,7 @@ def test_a_world_too_large_for_the_status_is_recognised_by_its_hash() -> None:
     assert kind(scene.decide()) == (Wait, Reason.TRAINING)
 
     scene.pods[1, 1] = pod_manifest(scene.plan, 1, 1, uid="another")
+    del scene.news["pod-1-1"]  # the operator has restarted since the pod was replaced
     assert kind(scene.decide()) == (Claim, (0,), Reason.MEMBERS_CHANGED, False)
     drop_pod(scene, 1, 1)
     assert kind(scene.decide()) == (Claim, (0,), Reason.MEMBERS_CHANGED, False)

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import assert_never
 
 from trainingjob_api.live import live_fields
-from trainingjob_api.status.world_status import Cause
+from trainingjob_api.status.world_status import Cause, WorldStatus
 from trainingjob_operator.core import goodput
 from trainingjob_operator.core.decide.decisions import (
     Claim,
@@ -60,7 +60,7 @@ from trainingjob_operator.core.diagnose.member_state import classify_members
 from trainingjob_operator.core.diagnose.node_probation import list_probations, update_probation
 from trainingjob_operator.core.diagnose.program_exits import assess_program_health
 from trainingjob_operator.core.diagnose.termination_notices import exclude_draining_slices
-from trainingjob_operator.core.observe.members import find_newest_step, hash_members
+from trainingjob_operator.core.observe.members import find_newest_step, find_replaced_hosts, hash_members
 from trainingjob_operator.core.observe.observed import Observed, Slice
 from trainingjob_operator.core.observe.progress import find_committed_step, find_progress, find_resolved_steps
 from trainingjob_operator.core.planner.plan import Plan
@@ -123,7 +123,7 @@ def _assess_world(plan: Plan, seen: Observed) -> Health | None:  # None: there i
     if seen.world is None or seen.status.world is None:
         return None
     if hash_members(seen.world.members) != seen.status.world.members:
-        return Failed(WorldEnd(Cause(reason=Reason.MEMBERS_CHANGED, message="pods of the world were replaced")))
+        return Failed(_end_by_replacement(seen, seen.status.world))
     heartbeat_timeout = plan.heartbeat_timeout_seconds
     member_statuses = classify_members(seen.member_views, seen.heartbeats, heartbeat_timeout)
     assess = assess_program_health if plan.spec.command_program else assess_health
@@ -132,6 +132,17 @@ def _assess_world(plan: Plan, seen: Observed) -> Health | None:  # None: there i
     if isinstance(health, Healthy) and not has_own_timeout:
         return find_hang(plan, seen, member_statuses) or health
     return health
+
+
+def _end_by_replacement(seen: Observed, world: WorldStatus) -> WorldEnd:
+    """Return the end of a world whose pods are not in the status, with the slice and host if only one was replaced."""
+    hosts = [(slice_.number, host.host) for slice_ in seen.slices for host in slice_.hosts]
+    replaced = find_replaced_hosts(world, seen.pods, hosts)
+    if len(replaced) != 1:
+        return WorldEnd(Cause(reason=Reason.MEMBERS_CHANGED, message="pods of the world were replaced"))
+    slice_number, host = replaced[0]
+    message = f"the pod of host {host} of slice {slice_number} was replaced"
+    return WorldEnd(Cause(reason=Reason.MEMBERS_CHANGED, message=message, slice=slice_number, host=host))
 
 
 def _decide_finished_job(plan: Plan, seen: Observed, now: datetime) -> Decision:

@@ -4,9 +4,10 @@ The status stores a world as names and UIDs of pods, so that a restarted operato
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from types import MappingProxyType
 
 from trainingjob_api.protocol import HostReport
 from trainingjob_api.status.training_job_status import TrainingJobStatus
@@ -15,6 +16,15 @@ from trainingjob_api.world import STORAGE_TIERS, Member, Span, Tier, World
 from trainingjob_operator.core.observe import lineage
 from trainingjob_operator.core.observe.heartbeats import HeartbeatState, LatestReport
 from trainingjob_operator.core.observe.pods import Pod
+from trainingjob_operator.core.times import parse_time, seconds_between
+
+MIN_LEAD_SECONDS = 1.0
+"""Minimum age of a world's pods at its start. The API server truncates their creation to a second."""
+
+type HostKey = tuple[int, int]
+"""Slice and host."""
+type PodName = tuple[str, str]
+"""Name and UID of a pod."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +51,12 @@ def hash_members(members: Sequence[Member]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def rebuild_world(status: TrainingJobStatus, job_uid: str, pods: Iterable[Pod]) -> World | None:  # None: none, or ended
+def rebuild_world(
+    status: TrainingJobStatus,
+    job_uid: str,
+    pods: Iterable[Pod],
+    latest_reports: Mapping[str, LatestReport] = MappingProxyType({}),
+) -> World | None:  # None: none, or ended
     """Return the committed world from the status. Addresses and nodes come from the pods that still exist.
 
     It equals the world that was claimed: hosts of one world that received different ones would save at different steps.
@@ -52,24 +67,15 @@ def rebuild_world(status: TrainingJobStatus, job_uid: str, pods: Iterable[Pod]) 
     if not world_status.slices or world_status.generation < 1:
         return None  # not written by this operator
     by_uid = {pod.uid: pod for pod in pods}
-    # A very large world's pods are not in the status; its hash of members then detects a changed pod.
-    pod_names = world_status.pods or tuple(
-        f"{pod.name}/{pod.uid}" for pod in _select_member_pods(by_uid.values(), world_status)
-    )
-    slices = world_status.slices
-    per_slice = max(len(pod_names) // len(slices), 1)
-    members = []
-    for process, name_and_uid in enumerate(pod_names):
-        name, _, uid = name_and_uid.partition("/")
-        pod = by_uid.get(uid)
-        number = slices[min(process // per_slice, len(slices) - 1)]
-        address_and_node = (pod.address, pod.node) if pod else ("", "")
-        members.append(_make_member(process, number, process % per_slice, name, uid, *address_and_node))
+    if world_status.pods:
+        members = _make_members(_read_pod_names(world_status), by_uid)
+    else:
+        members = _find_members(world_status, by_uid, latest_reports)
     return World(
         generation=world_status.generation,
         job_uid=job_uid,
         coordinator=world_status.coordinator,
-        members=tuple(members),
+        members=members,
         lineage=lineage.lineage_before(status.lineage, world_status.generation),
         rollbacks=tuple(rollback for rollback in status.rollbacks if rollback.generation < world_status.generation),
         committed=status.checkpoint.step if status.checkpoint else 0,
@@ -77,6 +83,64 @@ def rebuild_world(status: TrainingJobStatus, job_uid: str, pods: Iterable[Pod]) 
         probation=world_status.probation,
         shadow=world_status.shadow,
     )
+
+
+def _read_pod_names(world: WorldStatus) -> Iterator[tuple[HostKey, PodName]]:
+    per_slice = max(len(world.pods) // len(world.slices), 1)
+    for process, name_and_uid in enumerate(world.pods):
+        name, _, uid = name_and_uid.partition("/")
+        yield (world.slices[min(process // per_slice, len(world.slices) - 1)], process % per_slice), (name, uid)
+
+
+def _find_members(
+    world: WorldStatus, by_uid: Mapping[str, Pod], latest_reports: Mapping[str, LatestReport]
+) -> tuple[Member, ...]:
+    """Return the members of a very large world, whose pods are not in the status. Its hash of members confirms them.
+
+    A replacement may exist while a member still terminates. Members are older than their world, and the reports name
+    members whose pods no longer exist. If neither matches the hash, the pods that represent the hosts now are returned.
+    """
+    older = _list_older_pods(world, by_uid.values())
+    reports = (latest_report.report for latest_report in latest_reports.values())
+    reported = {
+        (report.slice, report.host): (report.pod, report.pod_uid)
+        for report in reports
+        if report.generation == world.generation and report.slice in world.slices
+    }
+    for pod_names in (older, older | reported):
+        members = _make_members(sorted(pod_names.items()), by_uid)
+        if hash_members(members) == world.members:
+            return members
+    current = sorted((pod for pod in by_uid.values() if pod.slice in world.slices), key=lambda pod: pod.rank)
+    return _make_members(sorted({(pod.slice, pod.host): (pod.name, pod.uid) for pod in current}.items()), by_uid)
+
+
+def find_replaced_hosts(world: WorldStatus, pods: Iterable[Pod], hosts: Iterable[HostKey]) -> tuple[HostKey, ...]:
+    """Return the hosts whose pods of a world no longer exist, because no pod of them is older than the world."""
+    older = _list_older_pods(world, pods)
+    return tuple(host_key for host_key in hosts if host_key[0] in world.slices and host_key not in older)
+
+
+def _list_older_pods(world: WorldStatus, pods: Iterable[Pod]) -> dict[HostKey, PodName]:
+    """Return the newest pod of each host that is older than a world."""
+    since = parse_time(world.since)
+    if since is None:
+        return {}
+    return {
+        (pod.slice, pod.host): (pod.name, pod.uid)
+        for pod in sorted(pods, key=lambda pod: pod.created)
+        if pod.slice in world.slices and seconds_between(pod.created, since) >= MIN_LEAD_SECONDS
+    }
+
+
+def _make_members(pod_names: Iterable[tuple[HostKey, PodName]], by_uid: Mapping[str, Pod]) -> tuple[Member, ...]:
+    """Return the members in the order of their process ids. Addresses and nodes come from the pods that still exist."""
+    members = []
+    for process, ((number, host), (name, uid)) in enumerate(pod_names):
+        pod = by_uid.get(uid)
+        address_and_node = (pod.address, pod.node) if pod else ("", "")
+        members.append(_make_member(process, number, host, name, uid, *address_and_node))
+    return tuple(members)
 
 
 @lru_cache(maxsize=16_384)  # every decision rebuilds the world, and its members stay the same for hours
@@ -148,11 +212,3 @@ def _find_restoring_report(member_views: Iterable[MemberView]) -> HostReport | N
         ),
         None,
     )
-
-
-def _select_member_pods(pods: Iterable[Pod], world: WorldStatus) -> list[Pod]:
-    best: dict[tuple[int, int], Pod] = {}
-    for pod in sorted(pods, key=lambda pod: pod.rank):
-        if pod.slice in world.slices:
-            best[pod.slice, pod.host] = pod
-    return [best[host_key] for host_key in sorted(best)]

@@ -267,7 +267,7 @@ def assemble_observed(
     node_presence: Mapping[str, bool] | None = None,
 ) -> Observed:
     """Return the observed state of a job from its parsed children. Adds the world, its members and its lineage."""
-    world = members.rebuild_world(status, job.uid, pods)
+    world = members.rebuild_world(status, job.uid, pods, heartbeats.latest_reports)
     if world is not None:
         world = attach_program_config(world, plan, plan.find_layout(len(world.slices)))
     member_views = members.match_members(world, pods, heartbeats)

@@ -68,7 +68,7 @@ def list_live_slices(seen: Observed) -> tuple[int, ...]:
 
 def _view_slice(plan: Plan, seen: Observed, number: int) -> Observed:
     status = _view_status(seen.status, number)
-    world = members.rebuild_world(status, seen.uid, seen.pods)
+    world = members.rebuild_world(status, seen.uid, seen.pods, seen.heartbeats.latest_reports)
     if world is not None:
         world = attach_program_config(world, plan, plan.find_layout(1))
     return replace(
