@@ -17,4 +17,32 @@ DECISION_MUTATIONS = (
         " > 0\n",
         ("tests/core/observe/test_members.py",),
     ),
+    Mutation(
+        "a slice that loses a pod takes its bad node back",
+        f"{CORE}/diagnose/bad_nodes.py",
+        "    return any(slice_.unschedulable_seconds > SEARCH_SECONDS for slice_ in slices)\n",
+        "    return any(not slice_.is_placed for slice_ in slices)\n",
+        ("tests/core/diagnose/test_bad_nodes.py",),
+    ),
+    Mutation(
+        "time in a queue counts as a search for another node",
+        f"{CORE}/diagnose/bad_nodes.py",
+        "    if not jobset.avoided_nodes or jobset.suspended:\n",
+        "    if not jobset.avoided_nodes:\n",
+        ("tests/core/diagnose/test_bad_nodes.py",),
+    ),
+    Mutation(
+        "a withdrawn signal recreates all slices that search for a node",
+        f"{CORE}/decide/child_maintenance.py",
+        "    return (is_searching and was_bad) or has_search_timed_out(seen, jobset)\n",
+        "    return is_searching or has_search_timed_out(seen, jobset)\n",
+        ("tests/core/diagnose/test_avoided_nodes.py",),
+    ),
+    Mutation(
+        "a bad node that may be used again costs held slices their place in the queue",
+        f"{CORE}/decide/child_maintenance.py",
+        "slice_.unschedulable_seconds > 0 and not jobset.suspended\n",
+        "slice_.unschedulable_seconds > 0\n",
+        ("tests/core/diagnose/test_bad_nodes.py",),
+    ),
 )

@@ -175,6 +175,7 @@ class FakeCluster:
             self._run_job(job)
         for node in self.nodes.values():
             self._run_node(node)
+        self._mark_unschedulable()
 
     # The controllers
 
@@ -246,9 +247,18 @@ class FakeCluster:
             elsewhere = any(owner_of(other) == owner and self._slice_of(other) != node.slice for other in bound)
             if on_slice <= {owner} and not elsewhere and node.name not in self._avoided_by(owner):
                 pod["spec"]["nodeName"] = node.name
+                pod["status"].pop("conditions", None)
                 pod["starts"] = self.time.seconds + POD_START_SECONDS
                 self.touch(pod)
                 return
+
+    def _mark_unschedulable(self) -> None:
+        """Report the pods that have found no node, once each."""
+        for pod in self.all("Pod"):
+            if not (pod["spec"].get("nodeName") or "conditions" in pod["status"]):
+                condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+                pod["status"]["conditions"] = [condition | {"lastTransitionTime": format_time(self.time.now())}]
+                self.touch(pod)
 
     def _avoided_by(self, job: str) -> set[str]:
         """Return the nodes that the pods of a Job must not lie on."""

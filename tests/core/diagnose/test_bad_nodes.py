@@ -108,20 +108,29 @@ def test_its_jobset_goes_and_comes_back_to_other_nodes() -> None:
     assert scene.chores() == (CreateSlice(1, ("node-1-1",)),)
 
 
-def elsewhere(scene: Scene, *, created: float = 0.0) -> Scene:
-    """Recreate the slice, without a node for it yet."""
-    scene.place(1)
-    metadata = scene.jobsets[1]["metadata"]
-    metadata["annotations"] = {AVOIDED_NODES_ANNOTATION: "node-1-1"}
-    metadata["creationTimestamp"] = format_time(scene.now - timedelta(seconds=created))
-    for host in range(2):
-        scene.pods[1, host] = pod_manifest(scene.plan, 1, host, uid=f"new-1-{host}", phase="Pending")
-        del scene.pods[1, host]["spec"]["nodeName"]
+def without_node(scene: Scene, host: int, *, searching: float) -> Scene:
+    """Replace a pod of slice 1, for which the scheduler finds no node since a number of seconds."""
+    since = format_time(scene.now - timedelta(seconds=searching))
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": since}
+    uid = f"new-1-{host}-{scene.now:%H%M%S}"
+    pod = pod_manifest(scene.plan, 1, host, uid=uid, phase="Pending", podIP="", conditions=[condition])
+    pod["metadata"]["creationTimestamp"] = since
+    del pod["spec"]["nodeName"]
+    scene.pods[1, host] = pod
     return scene
 
 
+def elsewhere(scene: Scene, *, searching: float = 5.0) -> Scene:
+    """Recreate the slice, without a node for it yet. Its JobSet is an hour old."""
+    scene.place(1)
+    metadata = scene.jobsets[1]["metadata"]
+    metadata["annotations"] = {AVOIDED_NODES_ANNOTATION: "node-1-1"}
+    metadata["creationTimestamp"] = format_time(scene.now - timedelta(hours=1))
+    return without_node(without_node(scene, 0, searching=searching), 1, searching=searching)
+
+
 def test_a_slice_that_waits_for_another_node_is_left_alone() -> None:
-    scene = elsewhere(bad(), created=SEARCH_SECONDS - 1)
+    scene = elsewhere(bad(), searching=SEARCH_SECONDS - 1)
     scene.step()
 
     assert known(scene) == [("node-1-1", 2)]
@@ -130,7 +139,7 @@ def test_a_slice_that_waits_for_another_node_is_left_alone() -> None:
 
 @pytest.mark.parametrize("placed", [False, True], ids=["for no host", "for one of two hosts"])
 def test_bad_node_is_used_again_without_another_node(*, placed: bool) -> None:
-    scene = elsewhere(bad(), created=SEARCH_SECONDS + 1)
+    scene = elsewhere(bad(), searching=SEARCH_SECONDS + 1)
     if placed:
         scene.pods[1, 0] = pod_manifest(scene.plan, 1, 0, uid="new-1-0")
     scene.step()
@@ -143,12 +152,34 @@ def test_bad_node_is_used_again_without_another_node(*, placed: bool) -> None:
     assert scene.chores() == (CreateSlice(1, (), ("node-1-1",)),), "it is still on probation"
 
 
-def test_on_another_node_it_is_well_and_the_job_grows_again() -> None:
-    scene = elsewhere(bad(), created=SEARCH_SECONDS + 1)
+def placed_elsewhere(scene: Scene) -> Scene:
     for host in range(2):
         scene.pods[1, host] = pod_manifest(scene.plan, 1, host, uid=f"new-1-{host}")
         scene.pods[1, host]["spec"]["nodeName"] = f"node-0-{host}"
         scene.hear(1, host)
+    return scene
+
+
+def test_a_slice_that_left_its_bad_node_keeps_avoiding_it_when_it_loses_a_pod() -> None:
+    scene = placed_elsewhere(elsewhere(bad()))
+    without_node(scene, 1, searching=1.0).step()
+
+    assert known(scene) == [("node-1-1", 2)]
+    assert scene.chores() == ()
+
+
+def test_time_in_a_queue_is_no_search_for_another_node() -> None:
+    """Kueue suspends the JobSet before the Job controller deletes its pods."""
+    scene = elsewhere(bad(), searching=SEARCH_SECONDS + 1)
+    scene.jobsets[1]["spec"]["suspend"] = True
+    scene.step()
+
+    assert known(scene) == [("node-1-1", 2)]
+    assert scene.chores() == ()
+
+
+def test_on_another_node_it_is_well_and_the_job_grows_again() -> None:
+    scene = placed_elsewhere(elsewhere(bad(), searching=SEARCH_SECONDS + 1))
 
     assert kind(scene.step()) == (DrainWorld, Reason.GROWING)
     assert known(scene) == [("node-1-1", 2)]
@@ -221,6 +252,19 @@ def test_a_slice_that_the_minimum_needs_stops_to_search() -> None:
 
     assert away.jobset.slices == range(1, 2)
     assert known(scene) == [("node-1-1", 2)]
+
+
+@pytest.mark.parametrize("state", ["held by a queue", "about to be scheduled"])
+def test_a_slice_that_does_not_search_is_kept_when_its_bad_node_is_needed(state: str) -> None:
+    scene = elsewhere(bad())
+    if state == "held by a queue":
+        scene.jobsets[1]["spec"]["suspend"] = True
+    else:
+        for host in range(2):
+            scene.pods[1, host]["status"]["conditions"] = []
+    drop_pod(scene, 0, 0).step()
+
+    assert scene.chores() == ()
 
 
 def without_world(scene: Scene) -> Scene:

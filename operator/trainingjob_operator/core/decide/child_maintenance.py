@@ -23,11 +23,12 @@ from trainingjob_operator.core.decide.decisions import (
 )
 from trainingjob_operator.core.decide.preparation_phase import is_preparing
 from trainingjob_operator.core.diagnose.avoided_nodes import find_avoided_nodes, find_disfavored_nodes
+from trainingjob_operator.core.diagnose.bad_nodes import has_search_timed_out
 from trainingjob_operator.core.diagnose.slice_recreation import find_slices_to_recreate
 from trainingjob_operator.core.manifests import Children
 from trainingjob_operator.core.observe.heartbeats import HeartbeatState
 from trainingjob_operator.core.observe.jobsets import ChildJob, JobSet, read_jobset
-from trainingjob_operator.core.observe.observed import Observed, Slice
+from trainingjob_operator.core.observe.observed import Observed, Slice, list_recorded_nodes
 from trainingjob_operator.core.observe.pods import Pod
 from trainingjob_operator.core.observe.preparation_state import PreparationJob, read_preparation
 from trainingjob_operator.core.planner.plan import Plan
@@ -180,9 +181,20 @@ def _list_jobset_operations(plan: Plan, seen: Observed, training: Sequence[int])
 
 
 def _is_misplaced(seen: Observed, jobset: JobSet, avoided: frozenset[str]) -> bool:
-    """Return whether a slice runs on an avoided node, or is pending because it avoids a node that is no longer bad."""
+    """Return whether a slice runs on an avoided node, or finds no node because it avoids one that may be used again.
+
+    A held slice keeps its place in the queue. The signals of a cluster come and go on nodes that the job never used, so
+    only a long search shows that the slice needs such a node.
+    """
     slice_ = seen.slices[jobset.slices.start]
-    return bool(slice_.nodes & avoided) or not (slice_.is_placed or jobset.avoided_nodes <= avoided)
+    if slice_.nodes & avoided:
+        return True
+    usable_again = jobset.avoided_nodes - avoided
+    if not usable_again:
+        return False
+    is_searching = slice_.unschedulable_seconds > 0 and not jobset.suspended
+    was_bad = bool(usable_again & list_recorded_nodes(seen.status) - seen.avoided_nodes)
+    return (is_searching and was_bad) or has_search_timed_out(seen, jobset)
 
 
 def _list_repairs(seen: Observed, training: Sequence[int]) -> tuple[ChildOperation, ...]:

@@ -10,7 +10,7 @@ name. The rule is therefore bounded:
 - A node becomes bad after two worlds ended because of it alone, for a reason that a node can cause.
 - A day without another fault clears it. If the node was away meanwhile, that day begins with its return.
 - The job always keeps the nodes that its minimum needs.
-- If no other node is found within `SEARCH_SECONDS`, the bad node is used again.
+- If a pod of the slice finds no other node for `SEARCH_SECONDS`, the bad node is used again.
 
 From its first fault on, a node is on probation: see `node_probation`.
 """
@@ -25,14 +25,14 @@ from trainingjob_operator.core.diagnose.node_probation import FAULT_LIFETIME, fa
 from trainingjob_operator.core.observe.jobsets import JobSet
 from trainingjob_operator.core.observe.observed import Observed, Slice
 from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.times import clamp_to_now, parse_time, seconds_between
+from trainingjob_operator.core.times import clamp_to_now, parse_time
 
 type Faults = tuple[NodeFaults, ...]
 
 MIN_FAULTS = 2
 """Number of faults from which a node is bad."""
 SEARCH_SECONDS = 600.0
-"""Seconds of searching for another node before a bad node may be used again."""
+"""Seconds for which a pod searches for another node before an avoided node may be used again."""
 MAX_NODES = 8
 MAX_WHY_LENGTH = 256
 
@@ -41,7 +41,7 @@ def count_faults(plan: Plan, seen: Observed, end: WorldEnd | None, now: datetime
     """Return the faults of nodes after a decision. `end` is None if no world ended."""
     probations = {probation.node: probation for probation in update_probation(plan, seen, end, now)}
     released_nodes = {
-        node for jobset in seen.jobsets if _has_search_timed_out(seen, jobset, now) for node in jobset.avoided_nodes
+        node for jobset in seen.jobsets if has_search_timed_out(seen, jobset) for node in jobset.avoided_nodes
     }
     updated = [_update_fault(fault, probations.get(fault.node), now) for fault in seen.status.nodes]
     faults_by_node = {
@@ -109,8 +109,9 @@ def describe_bad_node(plan: Plan, seen: Observed, fault: NodeFaults) -> str:
     )
 
 
-def _has_search_timed_out(seen: Observed, jobset: JobSet, now: datetime) -> bool:
-    """Return whether a JobSet that avoids nodes has found no other nodes within `SEARCH_SECONDS`."""
-    if not jobset.avoided_nodes or seconds_between(jobset.created, now) <= SEARCH_SECONDS:
+def has_search_timed_out(seen: Observed, jobset: JobSet) -> bool:
+    """Return whether a pod of an admitted JobSet that avoids nodes has found no other node for `SEARCH_SECONDS`."""
+    if not jobset.avoided_nodes or jobset.suspended:
         return False
-    return not all(slice_.is_placed for slice_ in seen.slices if slice_.jobset == jobset.name)
+    slices = (slice_ for slice_ in seen.slices if slice_.jobset == jobset.name)
+    return any(slice_.unschedulable_seconds > SEARCH_SECONDS for slice_ in slices)

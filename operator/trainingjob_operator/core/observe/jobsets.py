@@ -41,7 +41,6 @@ class JobSet:
     """Whether all its pods ended with success. The JobSet controller creates none of them again."""
     avoided_nodes: frozenset[str] = frozenset()
     """Nodes that its pods must not be scheduled on."""
-    created: str = ""
     image: str = ""
     """Container image of its pods."""
     hold: ObjectProblem | None = None
@@ -87,7 +86,6 @@ def read_jobset(manifest: Manifest, job_uid: str, children: Children, now: datet
         failed=find_condition(manifest, "Failed").get("status") == "True",
         completed=find_condition(manifest, "Completed").get("status") == "True",
         avoided_nodes=frozenset(get_text(manifest, "metadata", "annotations", AVOIDED_NODES_ANNOTATION).split()),
-        created=created,
         image=_read_image(manifest),
         hold=find_hold(manifest, children),
         has_known_workload=bool(find_workload(manifest, children)),

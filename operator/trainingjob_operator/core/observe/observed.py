@@ -92,6 +92,12 @@ class Slice:
         return all(host.pod is not None and host.pod.node != "" for host in self.hosts)
 
     @property
+    def unschedulable_seconds(self) -> float:
+        """Return for how long the scheduler has found no node for one of its pods. 0: no pod lacks a node."""
+        pods = (host.pod for host in self.hosts if host.pod and host.pod.is_unschedulable)
+        return max((pod.settled_seconds for pod in pods), default=0.0)
+
+    @property
     def nodes(self) -> frozenset[str]:
         """Return the nodes that its pods are scheduled on."""
         return frozenset(host.pod.node for host in self.hosts if host.pod and host.pod.node)
