@@ -214,6 +214,18 @@ CASES: dict[str, tuple[Callable[[], Scene], list[tuple[object, ...]]]] = {
         lambda: suspend(trained().hear_slice(0, 1, phase=Phase.LEFT)),
         [("delete jobset", 0), ("delete jobset", 1)],
     ),
+    "suspended and saved, with a pod on a dead node": (
+        lambda: deleting(suspend(stuck(trained().hear_slice(0, 1, phase=Phase.LEFT), 1, 0))),
+        [("force", 1, 0)],
+    ),
+    "suspended before the end of a world whose pod is on a dead node": (
+        lambda: suspend(stuck(trained(), 1, 0)),
+        [("delete jobset", 0), ("delete jobset", 1), ("force", 1, 0)],
+    ),
+    "succeeded, with a pod on a dead node": (
+        lambda: stuck(trained().hear_slice(0, 1, phase=Phase.DONE), 1, 0),
+        [("force", 1, 0)],
+    ),
     "suspended and on the way out": (
         lambda: deleting(suspend(trained().hear_slice(0, 1, phase=Phase.LEFT))),
         [],
@@ -229,6 +241,22 @@ CASES: dict[str, tuple[Callable[[], Scene], list[tuple[object, ...]]]] = {
 @pytest.mark.parametrize(("scene", "want"), CASES.values(), ids=CASES.keys())
 def test_chores(scene: Callable[[], Scene], want: list[tuple[object, ...]]) -> None:
     assert [name(chore) for chore in scene().chores()] == want
+
+
+def test_a_pod_on_a_dead_node_does_not_delay_the_suspension() -> None:
+    scene = deleting(suspend(stuck(trained().hear_slice(0, 1, phase=Phase.LEFT), 1, 0)))
+    scene.more_pods.clear()
+    scene.step()
+    for place in ((0, 0), (0, 1), (1, 1)):
+        del scene.pods[place]
+    (forced,) = scene.chores()
+    assert isinstance(forced, DeletePod)
+    del scene.pods[forced.pod.slice, forced.pod.host]
+    scene.jobsets.clear()
+    scene.jobs.clear()
+    scene.step(1.0)
+
+    assert scene.status.phase == "Suspended"
 
 
 def forgotten(scene: Scene) -> Scene:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tests.support.builders import jobset_manifest, make_plan
-from tests.support.scenes import Scene, drop_pod, kind
+from tests.support.scenes import Scene, drop_pod, kind, lose_node
 from trainingjob_api.protocol import Phase
-from trainingjob_operator.core.decide.child_maintenance import CreateBase, CreateSlice, DeleteJobSet
+from trainingjob_operator.core.decide.child_maintenance import CreateBase, CreateSlice, DeleteJobSet, DeletePod
 from trainingjob_operator.core.decide.decisions import Claim, DrainWorld, Wait
 from trainingjob_operator.core.decide.quota_hold import MAX_HOLD_SECONDS
 from trainingjob_operator.core.reasons import Reason
@@ -119,6 +119,15 @@ def test_released_slices_are_requested_again_after_a_back_off() -> None:
     assert scene.status.admission.releases == 2
     scene.form(0, 1, 2)
     assert scene.status.admission is None
+
+
+def test_a_pod_on_a_dead_node_is_deleted_with_the_release() -> None:
+    scene = hold_back(queued(3, 4).place(0, 1), 2, settled=MAX_HOLD_SECONDS)
+    lose_node(scene, 1, 0).delete_pod(1, 0, seconds_left=-3.0)
+    forced = [chore for chore in scene.chores() if isinstance(chore, DeletePod)]
+
+    assert [(chore.pod.slice, chore.pod.host, chore.force) for chore in forced] == [(1, 0, True)]
+    assert kind(scene.step()) == (Wait, Reason.QUOTA_BACK_OFF)
 
 
 def test_a_job_that_holds_nothing_keeps_its_place_in_the_queue() -> None:

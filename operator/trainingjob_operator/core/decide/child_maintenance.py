@@ -115,15 +115,15 @@ def list_child_operations(plan: Plan, seen: Observed, decision: Decision) -> tup
         return ()  # the garbage collector deletes them with the job
     if seen.is_over or isinstance(decision, (Succeed, Fail)):
         unused = tuple(DeleteJobSet(jobset) for jobset in _list_owned_jobsets(seen) if not _was_started(seen, jobset))
-        return (*_stop_preparation(seen), *unused)
+        return (*_stop_preparation(seen), *unused, *_delete_stuck_pods(seen))
     if plan.spec.suspend:
         is_saved = seen.world is None or isinstance(decision, EndWorld)
         jobsets = tuple(DeleteJobSet(jobset) for jobset in _list_owned_jobsets(seen)) if is_saved else ()
-        return (*_stop_preparation(seen), *jobsets)
+        return (*_stop_preparation(seen), *jobsets, *_delete_stuck_pods(seen))
     if is_preparing(plan, seen):
         return () if seen.preparation else (CreatePreparation(),)
     if is_released(decision):
-        return tuple(DeleteJobSet(jobset) for jobset in _list_owned_jobsets(seen))
+        return (*(DeleteJobSet(jobset) for jobset in _list_owned_jobsets(seen)), *_delete_stuck_pods(seen))
     world = decision.world if isinstance(decision, (Claim, RunReplicas)) else seen.world
     training = world.slices if world else ()
     return (
@@ -143,6 +143,11 @@ def list_invalid_deletions(
         *((DeletePreparation(job),) if job and not job.deleting else ()),
         *(DeleteJobSet(jobset) for jobset in jobsets if jobset.is_own and not jobset.deleting),
     )
+
+
+def _delete_stuck_pods(seen: Observed) -> tuple[DeletePod, ...]:
+    """Return the deletion of pods on dead nodes. Otherwise, they would exist until their nodes return."""
+    return tuple(DeletePod(pod, force=True) for pod in seen.pods if pod.is_stuck)
 
 
 def _stop_preparation(seen: Observed) -> tuple[ChildOperation, ...]:
@@ -198,14 +203,15 @@ def _is_misplaced(seen: Observed, jobset: JobSet, avoided: frozenset[str]) -> bo
 
 
 def _list_repairs(seen: Observed, training: Sequence[int]) -> tuple[ChildOperation, ...]:
-    failed = [pod for pod in seen.pods if pod.is_stuck or (pod.phase == "Failed" and not pod.is_deleting)]
+    failed = [pod for pod in seen.pods if pod.phase == "Failed" and not pod.is_deleting]
     # A pod that no node admits fails within a second. A new Job keeps its back-off, to prevent a tight loop.
     settled_jobs = [job for job in seen.jobs if not (job.deleting or job.is_new)]
     lost = [
         job for job in settled_jobs if _has_lost_all_hosts(seen, job) or _is_delayed_by_back_off(seen, job, training)
     ]
     return (
-        *(DeletePod(pod, force=pod.is_stuck) for pod in failed),
+        *_delete_stuck_pods(seen),
+        *(DeletePod(pod, force=False) for pod in failed),
         *(DeleteJob(job) for job in lost),
         *(
             DeleteJob(job, f"recreating slice {job.slice}: {reason}")
