@@ -45,4 +45,25 @@ DECISION_MUTATIONS = (
         "slice_.unschedulable_seconds > 0\n",
         ("tests/core/diagnose/test_bad_nodes.py",),
     ),
+    Mutation(
+        "a pod on a dead node delays a suspension until the node returns",
+        f"{CORE}/decide/child_maintenance.py",
+        "        return (*_stop_preparation(seen), *jobsets, *_delete_stuck_pods(seen))\n",
+        "        return (*_stop_preparation(seen), *jobsets)\n",
+        ("tests/core/decide/test_child_maintenance.py",),
+    ),
+    Mutation(
+        "a slice above the maximum trains for ever",
+        f"{CORE}/decide/healthy_world.py",
+        "    elif removed := _list_removed_slices(plan, seen):\n",
+        "    elif removed := ():\n",
+        ("tests/core/decide/test_elastic.py",),
+    ),
+    Mutation(
+        "a lower maximum ends a world that the minimum needs",
+        f"{CORE}/decide/healthy_world.py",
+        "    return removed if removed and plan.find_largest_size(len(list_ready_slices(plan, seen))) else []\n",
+        "    return removed\n",
+        ("tests/core/decide/test_elastic.py",),
+    ),
 )

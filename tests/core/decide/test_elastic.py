@@ -8,6 +8,7 @@ import pytest
 from tests.support.builders import make_plan
 from tests.support.scenes import Scene, claim, drop_pod, edited, fail, kind, lose_node, set_pod, shrunk, trained
 from trainingjob_api.protocol import Phase, Progress
+from trainingjob_operator.core.decide.child_maintenance import DeleteJobSet
 from trainingjob_operator.core.decide.decisions import Claim, DrainWorld, EndWorld, Succeed, Wait
 from trainingjob_operator.core.reasons import Reason
 
@@ -183,6 +184,51 @@ EDITS: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
 @pytest.mark.parametrize(("scene", "want"), EDITS.values(), ids=EDITS.keys())
 def test_an_edit(scene: Callable[[], Scene], want: tuple[object, ...]) -> None:
     assert kind(scene().decide()) == want
+
+
+def capped(fewest: int, num_slices: int, lost: int, *sizes: int) -> Scene:
+    """Return a job that lost a slice, continues on the others, and then gets other limits of slices."""
+    scene = Scene(plan=make_plan(fewest, num_slices)).form(*range(num_slices))
+    drop_pod(drop_pod(scene, lost, 0), lost, 1).step(1.0)
+    scene.train(step=20, restored=10, committed=20).step(1.0)
+    return edited(scene, *sizes)
+
+
+def test_a_slice_above_a_lower_maximum_leaves_even_if_the_size_is_allowed() -> None:
+    scene = capped(1, 4, 1, 1, 3)
+    edit = "spec.slices.max (3) no longer includes slice 3"
+    assert scene.step() == DrainWorld(Reason.EDITED, edit)
+    assert scene.chores() == (), "the world saves first"
+
+    scene.place(1).hear_slice(1, phase=Phase.IDLE, still=1000.0).hear_slice(0, 2, 3, phase=Phase.LEFT)
+    decision = scene.step()
+
+    assert kind(decision) == (Claim, (0, 1, 2), Reason.EDITED, False)
+    assert decision.end.cause.message == edit  # type: ignore[union-attr]
+    scene.train(step=21, restored=20, failure=None)
+    assert [(type(chore), chore.jobset.slices.start) for chore in scene.chores()] == [(DeleteJobSet, 3)]  # type: ignore[union-attr]
+
+
+def test_several_slices_above_a_lower_maximum_are_named() -> None:
+    scene = capped(1, 5, 0, 1, 4)
+    edited(scene, 1, 4)
+    assert scene.decide() == DrainWorld(Reason.EDITED, "spec.slices.max (4) no longer includes slice 4")
+
+    scene = capped(1, 5, 0, 1, 5)
+    drop_pod(drop_pod(scene, 1, 0), 1, 1).step(1.0)
+    scene.train(step=30, restored=20, committed=30).step(1.0)
+    assert edited(scene, 1, 3).decide() == DrainWorld(
+        Reason.EDITED, "spec.slices.max (3) no longer includes slices 3 to 4"
+    )
+
+
+def test_slices_above_a_lower_maximum_stay_while_the_minimum_needs_them() -> None:
+    """Slices 0 and 2 train, and exactly two are allowed now. Slice 2 stays until slice 1 is back."""
+    scene = capped(1, 3, 1, 2, 2)
+    assert kind(scene.decide()) == (Wait, Reason.TRAINING)
+
+    scene.place(1).hear_slice(1, phase=Phase.IDLE, still=1000.0)
+    assert kind(scene.decide()) == (DrainWorld, Reason.EDITED)
 
 
 def test_event_of_an_edit_names_the_changed_fields() -> None:

@@ -131,7 +131,16 @@ def _describe_edit(plan: Plan, seen: Observed) -> str:
     size = len(seen.current_slices)
     if size not in plan.allowed_sizes:
         edits.append(f"spec.slices no longer allows {pluralize(size, 'slice')}")
+    elif removed := _list_removed_slices(plan, seen):
+        edits.append(f"spec.slices.max ({plan.spec.slices.max_slices}) no longer includes {_name_slices(removed)}")
     return "; ".join(edits)
+
+
+def _list_removed_slices(plan: Plan, seen: Observed) -> list[int]:
+    """Return the slices of the world that an edit has removed, as soon as the other slices can form a world."""
+    numbers = {slice_.number for slice_ in seen.slices}
+    removed = [number for number in seen.current_slices if number not in numbers]
+    return removed if removed and plan.find_largest_size(len(list_ready_slices(plan, seen))) else []
 
 
 def _list_returned_slices(plan: Plan, seen: Observed) -> list[int]:
@@ -188,4 +197,8 @@ def _describe_absence(seen: Observed, away: Collection[int]) -> str:
 
 
 def _format_slices(slices: Sequence[int]) -> str:
-    return f"slice {slices[0]} is" if len(slices) == 1 else f"slices {format_ranges(slices)} are"
+    return f"{_name_slices(slices)} {'is' if len(slices) == 1 else 'are'}"
+
+
+def _name_slices(slices: Sequence[int]) -> str:
+    return f"slice {slices[0]}" if len(slices) == 1 else f"slices {format_ranges(slices)}"
