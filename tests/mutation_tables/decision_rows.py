@@ -66,4 +66,11 @@ DECISION_MUTATIONS = (
         "    return removed\n",
         ("tests/core/decide/test_elastic.py",),
     ),
+    Mutation(
+        "a warning about an elastic slice is shown for the minimum",
+        f"{CORE}/observe/observed.py",
+        """            or object_name.startswith(f"{job}-")\n""",
+        """            or object_name.startswith(f"{jobset}-")\n""",
+        ("tests/core/observe/test_observed.py",),
+    ),
 )

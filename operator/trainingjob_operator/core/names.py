@@ -61,6 +61,11 @@ def slice_jobset(job: str, uid: str, slice_number: int) -> str:
     return f"{job}-{uid_hash(uid)}-x{slice_number}"
 
 
+def child_job(jobset: str, index: int) -> str:
+    """Return the name of the Job of one slice of a JobSet, by the index of the slice in the JobSet."""
+    return f"{jobset}-{REPLICATED_JOB}-{index}"
+
+
 def config_map(job: str, uid: str, revision: int, data_hash: str) -> str:
     """Return the name of the ConfigMap with the job's RunConfig, for the hash of its data.
 
@@ -87,6 +92,6 @@ def preparation_job(job: str, uid: str) -> str:
 def longest_pod_name(job: str, num_slices: int, hosts_per_slice: int) -> str:
     """Return the longest pod name that the job can produce. `xxxxx` stands for the Job controller's suffix."""
     last = num_slices - 1
-    elastic = f"{slice_jobset(job, '', last)}-{REPLICATED_JOB}-0-{hosts_per_slice - 1}-xxxxx"
-    base = f"{base_jobset(job, '')}-{REPLICATED_JOB}-{last}-{hosts_per_slice - 1}-xxxxx"
+    elastic = f"{child_job(slice_jobset(job, '', last), 0)}-{hosts_per_slice - 1}-xxxxx"
+    base = f"{child_job(base_jobset(job, ''), last)}-{hosts_per_slice - 1}-xxxxx"
     return max(elastic, base, key=len)

@@ -16,7 +16,7 @@ from trainingjob_api.protocol import Failure
 from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_api.world import JobIdentity, World
 from trainingjob_operator.core.manifests import Children, Manifest, get_int, get_text
-from trainingjob_operator.core.names import base_jobset, slice_jobset
+from trainingjob_operator.core.names import base_jobset, child_job, slice_jobset
 from trainingjob_operator.core.observe import lineage, members
 from trainingjob_operator.core.observe.heartbeats import HeartbeatState, LatestReport
 from trainingjob_operator.core.observe.jobsets import ChildJob, JobSet, read_job, read_jobset
@@ -352,7 +352,9 @@ def _read_slices(
     for slice_number in range(max(plan.spec.slices.max_slices, num_base_slices)):
         jobset = base if slice_number < num_base_slices else slice_jobset(name, uid, slice_number)
         hosts = tuple(_read_host(slice_number, host, pods_by_host, heartbeats) for host in range(plan.shape.num_hosts))
-        slices.append(Slice(slice_number, jobset, hosts, _find_warning(jobset, children), holds.get(jobset)))
+        child_job_name = child_job(jobset, slice_number if slice_number < num_base_slices else 0)
+        warning = _find_warning(jobset, child_job_name, children)
+        slices.append(Slice(slice_number, jobset, hosts, warning, holds.get(jobset)))
     return tuple(slices)
 
 
@@ -363,13 +365,17 @@ def _read_host(
     return Host(slice_number, host, pod, heartbeats.latest_reports.get(pod.uid) if pod else None)
 
 
-def _find_warning(jobset: str, children: Children) -> ObjectProblem | None:  # None: there is no warning
-    """Return the newest warning about a JobSet or its child objects, whose names begin with the JobSet's name."""
+def _find_warning(jobset: str, job: str, children: Children) -> ObjectProblem | None:  # None: there is no warning
+    """Return the newest warning about the JobSet of a slice, the slice's Job or its pods.
+
+    The names of all JobSets of a TrainingJob begin with the name of the base JobSet.
+    """
     related = [
         event
         for event in children.warnings
         if (
-            (object_name := get_text(event, "involvedObject", "name")) == jobset or object_name.startswith(f"{jobset}-")
+            (object_name := get_text(event, "involvedObject", "name")) in (jobset, job)
+            or object_name.startswith(f"{job}-")
         )
         and get_text(event, "reason") != "FailedScheduling"  # the pod's PodScheduled condition is more current
     ]
