@@ -9,6 +9,7 @@ from tests.mutation_tables.checkpoint_rows import CHECKPOINT_MUTATIONS
 from tests.mutation_tables.data_rows import DATA_MUTATIONS
 from tests.mutation_tables.decision_rows import DECISION_MUTATIONS
 from tests.mutation_tables.guarantee_rows import GUARANTEE_MUTATIONS
+from tests.mutation_tables.installation_rows import INSTALLATION_MUTATIONS
 from tests.mutation_tables.learning_rows import LEARNING_MUTATIONS
 from tests.mutation_tables.mutation import Mutation
 from tests.mutation_tables.network_rows import NETWORK_MUTATIONS
@@ -33,5 +34,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     *OUTAGE_MUTATIONS,
     *DATA_MUTATIONS,
     *LEARNING_MUTATIONS,
+    *INSTALLATION_MUTATIONS,
     *GUARANTEE_MUTATIONS,
 )

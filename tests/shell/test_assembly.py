@@ -271,6 +271,18 @@ async def test_custom_accelerators_are_used_and_invalid_ones_are_named(
     assert reported["why"] == "resource: Field required. topologies: Field required."
 
 
+async def test_a_deleted_watched_namespace_stops_no_job_of_another(start: Any, api_server: Any, job: Any) -> None:
+    forbidden = {"kind": "Status", "message": "jobsets is forbidden"}
+    api_server.fault = lambda request: (
+        web.json_response(forbidden, status=403) if "/namespaces/gone/" in request.path else None
+    )
+    running = await start(replace(SETTINGS, namespaces=("gone", "research")))
+
+    await until(lambda: found(api_server, JOB_SET), "a JobSet is there")
+    assert await running.get("/readyz") == (200, "ok\n")
+    assert "trainingjob_unreadable_namespaces 1.0" in (await running.get("/metrics"))[1]
+
+
 async def test_the_node_that_it_runs_on_is_known(start: Any, api_server: Any) -> None:
     """If that node is reported as lost, the operator itself is partitioned, and no other node counts as lost."""
     api_server.put(NODE, ready_node("system-1", ready=False))

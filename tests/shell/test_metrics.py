@@ -212,9 +212,11 @@ def test_failed_requests_and_the_queue_are_exported(jobs: Jobs) -> None:
     jobs.metrics.record_api_error("503")
     jobs.metrics.record_api_error("503")
     jobs.metrics.register_queue(lambda: 3)
+    jobs.metrics.register_unreadable_namespaces(lambda: 2)
 
     assert jobs.read("trainingjob_api_errors_total") == labelled(2, code="503")
     assert jobs.read("trainingjob_reconcile_queue_length") == labelled(3)
+    assert jobs.read("trainingjob_unreadable_namespaces") == labelled(2)
 
 
 def test_counts_of_an_earlier_process_are_not_added_again(jobs: Jobs) -> None:

@@ -26,6 +26,7 @@ from trainingjob_operator.shell.interfaces import (
     ForbiddenError,
     Manifest,
     MissingKindError,
+    UnreadableError,
 )
 from trainingjob_operator.shell.kinds import POD, Kind
 
@@ -254,8 +255,9 @@ class Api:
     async def _read_text(self, path: str, query: dict[str, str], *, seconds: float = 0.0) -> bytes:
         try:
             return await self._request("GET", path, query, seconds=seconds)
-        except (ForbiddenError, ConflictError) as error:
-            # Permissions can be granted while the operator runs. An expired `continue` token restarts the list.
+        except ForbiddenError as error:
+            raise UnreadableError(str(error)) from error
+        except ConflictError as error:  # an expired `continue` token restarts the list
             raise ClusterUnavailableError(str(error)) from error
 
     async def _write(

@@ -72,6 +72,7 @@ class Operator:
         )
         self.metrics.register_queue(lambda: self.scheduler.queue_length)
         self.reflector = Reflector(api, self.store, settings.namespaces, self.scheduler.wake, self._restart_watcher)
+        self.metrics.register_unreadable_namespaces(lambda: len(self.reflector.unreadable.names()))
         self.watcher = Watcher(
             api.configuration,
             settings.namespaces,

@@ -24,6 +24,7 @@ __all__ = [
     "Manifest",
     "MissingKindError",
     "UnauthenticatedCallerError",
+    "UnreadableError",
     "is_rejection",
     "requested_wait_seconds",
 ]
@@ -38,6 +39,10 @@ class ClusterUnavailableError(Exception):
     def __init__(self, message: str = "", *, retry_after: float = 0.0) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class UnreadableError(ClusterUnavailableError):
+    """The API server forbids the read. Rights can be granted while the operator runs."""
 
 
 class ConflictError(Exception):

@@ -58,6 +58,13 @@ QUEUE_LENGTH = MetricDeclaration(
     (),
     "jobs",
 )
+UNREADABLE_NAMESPACES = MetricDeclaration(
+    "trainingjob_unreadable_namespaces",
+    "gauge",
+    "Namespaces of the chart's `watch.namespaces` whose objects the operator may not list. Their jobs wait.",
+    (),
+    "namespaces",
+)
 API_ERRORS = MetricDeclaration(
     "trainingjob_api_errors_total",
     "counter",
@@ -134,7 +141,7 @@ RESTARTS = MetricDeclaration(
 
 METRICS = (
     *(BUILD_INFO, *REFUSED_ROWS.values(), LEADING, RECONCILE_DURATION, RECONCILE_ERRORS),
-    *(QUEUE_LENGTH, API_ERRORS, WEBHOOK_DURATION),
+    *(QUEUE_LENGTH, UNREADABLE_NAMESPACES, API_ERRORS, WEBHOOK_DURATION),
     *(
         JOBS,
         STEP,

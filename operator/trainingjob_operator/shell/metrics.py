@@ -91,6 +91,7 @@ class Metrics(ProcessMetrics):
         failed = declarations.API_ERRORS
         self.api_errors = Counter(failed.name, failed.meaning, failed.labels, registry=self.registry)
         self._queue_length = self._make_gauge(declarations.QUEUE_LENGTH)
+        self._unreadable_namespaces = self._make_gauge(declarations.UNREADABLE_NAMESPACES)
 
     def record_reconcile(self, seconds: float, has_failed: bool) -> None:  # noqa: FBT001  # the scheduler's callback
         """Record one reconcile."""
@@ -105,6 +106,10 @@ class Metrics(ProcessMetrics):
     def register_queue(self, measure: Callable[[], float]) -> None:
         """Let each scrape measure the length of the queue of reconciles."""
         self._queue_length.set_function(measure)
+
+    def register_unreadable_namespaces(self, count: Callable[[], float]) -> None:
+        """Let each scrape count the watched namespaces that the operator may not list."""
+        self._unreadable_namespaces.set_function(count)
 
     def register_jobs(self, jobs: KindStore, since: datetime, is_leading: Callable[[], bool] = lambda: True) -> None:
         """Register the metrics of all jobs; `since` is the start time of this process.

@@ -6,22 +6,28 @@ A watch can silently stall or lose an event. The next list corrects the store, s
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from trainingjob_operator.core.manifests import get_text
 from trainingjob_operator.core.names import CA_CONFIG_MAP, JOB_LABEL, UID_LABEL
 from trainingjob_operator.shell.api import Api
-from trainingjob_operator.shell.interfaces import ClusterUnavailableError, Manifest, MissingKindError
+from trainingjob_operator.shell.interfaces import (
+    ClusterUnavailableError,
+    Manifest,
+    MissingKindError,
+    UnreadableError,
+)
 from trainingjob_operator.shell.kinds import CHILDREN, CONFIG_MAP, NODE, POD, TRAINING_JOB, Kind
 from trainingjob_operator.shell.logging_setup import Log
 from trainingjob_operator.shell.new_jobs import NewJobs
 from trainingjob_operator.shell.own_writes import OwnWrites
 from trainingjob_operator.shell.store import EventType, Key, Store, key_of, label, trim_manifest
+from trainingjob_operator.shell.unreadable_namespaces import UnreadableNamespaces
 
 KINDS = (TRAINING_JOB, *CHILDREN, NODE)
 RELIST_SECONDS = 180.0
 RETRY_LIST_SECONDS = 10.0
-"""Retry interval of lists that fail, and of kinds that the API server does not serve."""
+"""Retry interval of lists that fail or are forbidden, and of kinds that the API server does not serve."""
 
 MAX_PENDING = 2048
 """Maximum number of cached objects whose job is not known yet. The least recently changed ones are dropped."""
@@ -48,7 +54,13 @@ class Reflector:
         self.missing_kinds: frozenset[Kind] = frozenset()
         """Kinds that the API server did not serve at the last list."""
         self.synced = asyncio.Event()
-        """Set when every kind was listed once. Before that, an object that the store lacks can exist."""
+        """Set when every kind was listed once. Before that, an object that the store lacks can exist.
+
+        It does not wait for `unreadable` namespaces, unless all are: a deleted one must not stop the others' jobs.
+        """
+        self.unreadable = UnreadableNamespaces()
+        """Watched namespaces that the operator may not list. Without limited namespaces, a forbidden list is a failure.
+        """
         self._api = api
         self._store = store
         self._namespaces = namespaces
@@ -74,31 +86,52 @@ class Reflector:
             is_full = clock() >= next_full
             next_full = clock() + RELIST_SECONDS if is_full else next_full
             self._requested_wait = 0.0
-            failed = {
-                kind for kind in KINDS if (is_full or kind in kinds_to_retry) and not await self._try_to_list(kind)
-            }
+            unreadable, failed = self.unreadable.names(), set()
+            for kind in KINDS:
+                is_due = is_full or kind in kinds_to_retry
+                scopes = self._scopes(kind) if is_due else unreadable if kind.is_namespaced else ()
+                if scopes and not await self._try_to_list(kind, scopes):
+                    failed.add(kind)
+            self.unreadable.end_round(is_complete=not failed)
             kinds_to_retry = failed | self.missing_kinds
-            if not failed:
+            unreadable = self.unreadable.names()
+            if not failed and (not self._namespaces or unreadable != {*self._namespaces}):
                 self.synced.set()
-            pause = RETRY_LIST_SECONDS if kinds_to_retry else RELIST_SECONDS
+            pause = RETRY_LIST_SECONDS if kinds_to_retry or unreadable else RELIST_SECONDS
             await asyncio.sleep(max(min(pause, next_full - clock()), self._requested_wait, 0.0))
 
-    async def list_all(self, kind: Kind) -> None:
-        """List one kind and wake the affected jobs. Raises `ClusterUnavailableError`, `MissingKindError`."""
-        kind_store = self._store[kind]
-        selector = UID_LABEL if kind in CHILDREN else ""
-        for namespace in self._namespaces if kind.is_namespaced and self._namespaces else ("",):
-            manifests, version = [], 0
-            async for page in self._api.list_pages(kind, namespace, labels=selector):
-                # Trimming each page keeps memory low: a page is much larger than its trimmed objects.
-                manifests += [
-                    trimmed for item in page.items if self._should_store(kind, trimmed := trim_manifest(kind, item))
-                ]
-                version = version or page.resource_version
-            for changed in kind_store.replace(manifests, version, namespace):
-                self._wake_jobs(kind, changed)
-                if kind is TRAINING_JOB:
-                    self._store_pending_children(changed)
+    async def list_all(self, kind: Kind, namespaces: Iterable[str] | None = None) -> None:  # None: all watched ones
+        """List one kind and wake the affected jobs. Raises `ClusterUnavailableError`, `MissingKindError`.
+
+        A watched namespace that the operator may not list is recorded as unreadable, and the others are listed. It is
+        left out until the next round: the store takes no children of jobs that it does not know.
+        """
+        for namespace in self._scopes(kind) if namespaces is None else namespaces:
+            if self.unreadable.is_forbidden(namespace):
+                continue
+            try:
+                await self._list_namespace(kind, namespace)
+            except UnreadableError as error:
+                if not namespace:
+                    raise
+                self.unreadable.add(namespace, str(error))
+
+    def _scopes(self, kind: Kind) -> tuple[str, ...]:
+        """Return the namespaces in which a kind is listed; an empty name stands for the whole cluster."""
+        return self._namespaces if kind.is_namespaced and self._namespaces else ("",)
+
+    async def _list_namespace(self, kind: Kind, namespace: str) -> None:
+        manifests, version = [], 0
+        async for page in self._api.list_pages(kind, namespace, labels=UID_LABEL if kind in CHILDREN else ""):
+            # Trimming each page keeps memory low: a page is much larger than its trimmed objects.
+            manifests += [
+                trimmed for item in page.items if self._should_store(kind, trimmed := trim_manifest(kind, item))
+            ]
+            version = version or page.resource_version
+        for changed in self._store[kind].replace(manifests, version, namespace):
+            self._wake_jobs(kind, changed)
+            if kind is TRAINING_JOB:
+                self._store_pending_children(changed)
 
     def handle_event(self, kind: Kind, event: EventType, manifest: Manifest) -> None:
         """Apply a watch event to the store."""
@@ -146,10 +179,10 @@ class Reflector:
                 if self._store[kind].put(manifest):
                     self._wake_jobs(kind, manifest)
 
-    async def _try_to_list(self, kind: Kind) -> bool:
+    async def _try_to_list(self, kind: Kind, namespaces: Iterable[str] | None = None) -> bool:
         self._last_list_at = asyncio.get_running_loop().time()
         try:
-            await self.list_all(kind)
+            await self.list_all(kind, namespaces)
         except MissingKindError as error:
             if kind not in self.missing_kinds:
                 log.warning("the API server does not serve a kind", kind=kind.name, error=str(error))

@@ -67,6 +67,16 @@ def test_alerts_are_off_by_default_and_follow_the_webhook(chart) -> None:
     assert "TrainingJobWebhookDown" not in names
 
 
+def test_limited_namespaces_have_an_alert_that_names_an_exported_metric(chart) -> None:
+    (*others, last) = rules(chart, {**ALERTS, "watch": {"namespaces": ["research"]}})
+
+    assert last["alert"] == "TrainingJobNamespaceUnreadable"
+    assert last not in rules(chart, ALERTS)
+    assert others == rules(chart, ALERTS)
+    assert unknown_names(last["expr"]) == []
+    assert last["annotations"]["runbook_url"] == others[-1]["annotations"]["runbook_url"]
+
+
 def test_each_panel_of_the_dashboard_shows_exported_metrics(chart) -> None:
     config = chart.find("ConfigMap", {"metrics": {"dashboard": {"enabled": True}}}, "trainingjob-operator-dashboard")
     panels = json.loads(config["data"]["trainingjob.json"])["panels"]
