@@ -193,7 +193,7 @@ async def test_process_that_cannot_start_is_reported(worker: WorkerProcess) -> N
 
 
 async def test_a_check_that_breaks_brings_its_traceback(worker: WorkerProcess) -> None:
-    with pytest.raises(CheckFailedError, match="ValueError: a task has one or three arguments"):
+    with pytest.raises(CheckFailedError, match="ValueError: a task has two or three arguments"):
         await worker.run_task(Request((), CPU_SECONDS))
 
 

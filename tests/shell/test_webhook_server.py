@@ -249,6 +249,20 @@ async def test_the_right_to_use_a_service_account_is_checked(start: Any, cluster
     assert "'alice' needs the right to `use` ServiceAccount 'gcs'" in answer["status"]["message"]
 
 
+async def test_a_new_job_outside_of_the_watched_namespaces_is_rejected(start: Any, cluster: Cluster) -> None:
+    await cluster.issue()
+    replica = await start(replace(SETTINGS, namespaces=("prod", "staging")))
+    await until(replica.is_ready, "it is ready")
+
+    answer, _ = await post(cluster.bundle, replica.ports.webhook, EXAMPLE)
+
+    assert answer["allowed"] is False
+    assert (
+        "'research' must be one of the namespaces that the operator watches: prod, staging"
+        in answer["status"]["message"]
+    )
+
+
 async def test_metrics_over_tls_need_a_token(start: Any, cluster: Cluster) -> None:
     await cluster.issue()
     replica = await start(replace(SETTINGS, metrics_authentication=True))

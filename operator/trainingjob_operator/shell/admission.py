@@ -1,7 +1,8 @@
 """Admission of TrainingJobs: turns an AdmissionReview request into an AdmissionReview response.
 
-A rejection lists all problems of a job, with the same messages as the job's condition and the command line. The webhook
-allows everything else: other kinds, deletions, and updates that do not change the spec.
+A rejection lists all problems of a job, with the same messages as the job's condition and the command line. A new job
+must be in a namespace that the operator watches, since the operator reports nothing elsewhere. The webhook allows
+everything else: other kinds, deletions, and updates that do not change the spec.
 """
 
 from collections.abc import Awaitable, Callable

@@ -195,7 +195,9 @@ class WorkerProcess:
 class CheckPool:
     """Reviews and checks of jobs, in separate worker processes. `async with` kills the workers."""
 
-    def __init__(self, catalog: Catalog, command: tuple[str, ...] = WORKER) -> None:
+    def __init__(self, catalog: Catalog, command: tuple[str, ...] = WORKER, namespaces: tuple[str, ...] = ()) -> None:
+        """Check jobs with the given tables. Reviews reject new jobs outside of `namespaces`; empty: of none."""
+        self._namespaces = namespaces
         self._reviews, self._review_queue = WorkerProcess(catalog, command), FairQueue()
         self._jobs, self._job_queue = WorkerProcess(catalog, command), FairQueue()
         self._running_reviews: set[asyncio.Task[ReviewResult]] = set()
@@ -242,7 +244,8 @@ class CheckPool:
         async with self._review_queue.acquire(peer, scan_user(body), REVIEW_WAIT_SECONDS):
             try:
                 async with asyncio.timeout(MAX_REVIEW_SECONDS):
-                    result: ReviewResult = await self._reviews.run_task(Request((body,), REVIEW_CPU_SECONDS))
+                    request = Request((body, self._namespaces), REVIEW_CPU_SECONDS)
+                    result: ReviewResult = await self._reviews.run_task(request)
                     return result
             except TimeoutError as error:
                 raise CheckBusyError(f"the check did not end within {MAX_REVIEW_SECONDS:g} s") from error

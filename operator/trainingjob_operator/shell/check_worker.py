@@ -36,7 +36,10 @@ LENGTH = struct.Struct(">I")
 
 @dataclass(frozen=True)
 class Request:
-    """One task. The arguments are the body of a review, or the name and spec of a job."""
+    """One task.
+
+    The arguments are the body of a review and the watched namespaces, or the namespace, name and spec of a job.
+    """
 
     arguments: tuple[Any, ...]
     cpu_seconds: float
@@ -84,12 +87,12 @@ def run(request: Request, catalog: Catalog) -> Result:
     """Run one task."""
     try:
         match request.arguments:
-            case (bytes(body),):
-                value: Any = evaluate_review(body, partial(validate_manifest, catalog=catalog))
+            case (bytes(body), namespaces):
+                value: Any = evaluate_review(body, partial(validate_manifest, catalog=catalog), namespaces)
             case (str(namespace), name, spec):
                 value = validate_job(name, spec, catalog, namespace)
             case _:
-                raise ValueError("a task has one or three arguments")
+                raise ValueError("a task has two or three arguments")
     except NotAReviewError as error:
         return Result(error)
     except Exception:  # noqa: BLE001  # the operator logs the traceback

@@ -27,6 +27,7 @@ GENERATED_SUFFIX = "xxxxx"
 SERVICE_ACCOUNT_PATH = "spec.runtime.serviceAccountName"
 SUSPEND_PATH = "spec.suspend"
 QUEUE_PATH = "spec.scheduling.queueName"
+NAMESPACE_PATH = "metadata.namespace"
 
 
 class CheckedSpec(Protocol):
@@ -67,8 +68,8 @@ class ReviewResult:
     """The response if Kueue is not installed. None: the job is rejected, or has no queue."""
 
 
-def evaluate_review(body: bytes, check: Check) -> ReviewResult:
-    """Evaluate the body of a review.
+def evaluate_review(body: bytes, check: Check, namespaces: Sequence[str] = ()) -> ReviewResult:
+    """Evaluate the body of a review. The operator watches the given namespaces (empty: all).
 
     Raises:
         NotAReviewError: `body` is not an AdmissionReview.
@@ -86,10 +87,10 @@ def evaluate_review(body: bytes, check: Check) -> ReviewResult:
         return ReviewResult(
             deny_response(scan_uid(body), 422, f"the {KIND} must not be nested more than {MAX_DEPTH} levels deep")
         )
-    return _evaluate(uid, request, check)
+    return _evaluate(uid, request, check, namespaces)
 
 
-def _evaluate(uid: str, request: Manifest, check: Check) -> ReviewResult:
+def _evaluate(uid: str, request: Manifest, check: Check, namespaces: Sequence[str]) -> ReviewResult:
     group, version, kind = (get_text(request, "kind", key) for key in ("group", "version", "kind"))
     if (group, kind) != (GROUP, KIND):
         requested = f"{kind or 'an unnamed kind'} of {group or 'no group'}"
@@ -111,6 +112,12 @@ def _evaluate(uid: str, request: Manifest, check: Check) -> ReviewResult:
             problems, warnings = [], [*problems, *warnings]  # they are those of the stored job
         problems += check_update(old, job)
         warnings += warn_of_update(old, job)
+    namespace = get_text(request, "namespace")
+    if namespaces and namespace not in namespaces:
+        if operation == "CREATE":
+            problems.append(_unwatched_namespace(namespace, namespaces))
+        else:  # the namespace was watched when the job was created
+            warnings.append(_unwatched_job(namespace))
     warning_texts = [str(warning) for warning in in_order(warnings)]
 
     def deny(*added: Problem) -> Manifest:
@@ -124,7 +131,7 @@ def _evaluate(uid: str, request: Manifest, check: Check) -> ReviewResult:
     account = _find_new_account(job, old, checked.problems)
     if not account:
         return ReviewResult(answer, None, without_kueue)
-    user, namespace = get_value(request, "userInfo"), get_text(request, "namespace")
+    user = get_value(request, "userInfo")
     denial = deny(_missing_permission(get_text(user, "username"), namespace, account))
     access = AccessCheck(user if isinstance(user, dict) else {}, namespace, account, denial)
     return ReviewResult(answer, access, without_kueue)
@@ -179,6 +186,22 @@ def _missing_permission(username: str, namespace: str, name: str) -> Problem:
         "Ask for that right, or leave the field out: the pods then run as `default`."
     )
     return Problem(SERVICE_ACCOUNT_PATH, name, message)
+
+
+def _unwatched_namespace(namespace: str, namespaces: Sequence[str]) -> Problem:
+    message = (
+        f"'{namespace}' must be one of the namespaces that the operator watches: {', '.join(namespaces)}. Create the "
+        "job in one of them, or ask the administrator to add the namespace to the chart's `watch.namespaces`."
+    )
+    return Problem(NAMESPACE_PATH, namespace, message)
+
+
+def _unwatched_job(namespace: str) -> Problem:
+    message = (
+        f"the update has no effect: the operator no longer watches namespace '{namespace}'. Ask the administrator to "
+        "add it to the chart's `watch.namespaces`."
+    )
+    return Problem(NAMESPACE_PATH, namespace, message)
 
 
 def _missing_kueue(queue: str) -> Problem:

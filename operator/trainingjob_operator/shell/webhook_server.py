@@ -40,7 +40,7 @@ class WebhookServer:
         """Connect the components without starting them. `certificates`: folder with tls.crt, tls.key and ca.crt."""
         self.tls = Tls(FolderSource(certificates))
         self.metrics = WebhookMetrics(version("trainingjob"))
-        self.checks = CheckPool(read_catalog(settings, self.metrics))
+        self.checks = CheckPool(read_catalog(settings, self.metrics), namespaces=settings.namespaces)
         may_use = partial(may_use_service_account, api)
         self.admission = Admission(self.checks.evaluate_review, may_use, KueueDiscovery(api).is_served)
         self._scraper_access = ScraperAccess(api) if settings.metrics_authentication else None

@@ -287,11 +287,11 @@ def test_webhook_matches_only_trainingjobs_with_new_specs(chart) -> None:
     assert (webhook["failurePolicy"], webhook["sideEffects"], webhook["timeoutSeconds"]) == ("Fail", "None", 5)
 
 
-def test_the_webhook_leaves_other_namespaces_alone(chart, variants) -> None:
+def test_the_webhook_reviews_all_namespaces_and_knows_the_watched_ones(chart, variants) -> None:
     (webhook,) = chart.find("ValidatingWebhookConfiguration", variants["everything"])["webhooks"]
 
-    (selector,) = webhook["namespaceSelector"]["matchExpressions"]
-    assert (selector["operator"], selector["values"]) == ("In", ["research", "prod"])
+    assert "namespaceSelector" not in webhook
+    assert environment(chart, variants["everything"], WEBHOOK)["TRAININGJOB_NAMESPACES"] == "research,prod"
 
 
 def test_the_chart_never_writes_what_the_operator_publishes(chart, variants, variant) -> None:
