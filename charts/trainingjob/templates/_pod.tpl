@@ -69,9 +69,32 @@ trainingjob.dev/{{ kebabcase $table }}: {{ toJson . | sha256sum }}
   value: {{ ternary .root.Values.metrics.tls.port "" .root.Values.metrics.tls.enabled | quote }}
 - name: TRAININGJOB_METRICS_AUTHENTICATION
   value: {{ .root.Values.metrics.authentication.enabled | quote }}
-{{- with .root.Values.extraEnv }}
-{{ toYaml . }}
+{{- with include "trainingjob.extraEnv" .root }}
+{{ . }}
 {{- end }}
+{{- end }}
+
+{{- /* The administrator's variables. With a proxy, NO_PROXY also has the address of the API server, to which alone the
+pods connect. A value from elsewhere stays as it is. */ -}}
+{{- define "trainingjob.extraEnv" -}}
+{{- $names := list -}}
+{{- range .Values.extraEnv }}{{ $names = append $names (upper .name) }}{{ end -}}
+{{- $hasProxy := or (has "HTTPS_PROXY" $names) (has "HTTP_PROXY" $names) -}}
+{{- $server := "$(KUBERNETES_SERVICE_HOST)" -}}
+{{- $variables := list -}}
+{{- range .Values.extraEnv -}}
+{{- if and $hasProxy (eq (upper .name) "NO_PROXY") (hasKey . "value") -}}
+{{- $variables = append $variables (dict "name" .name "value" (join "," (compact (list .value $server)))) -}}
+{{- else -}}
+{{- $variables = append $variables . -}}
+{{- end -}}
+{{- end -}}
+{{- if and $hasProxy (not (has "NO_PROXY" $names)) -}}
+{{- $variables = append $variables (dict "name" "NO_PROXY" "value" $server) -}}
+{{- end -}}
+{{- with $variables -}}
+{{ toYaml . }}
+{{- end -}}
 {{- end }}
 
 {{- /* Ports of the probes and the metrics. Takes a dict with `root` and `port`. */ -}}

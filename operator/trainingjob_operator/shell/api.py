@@ -7,7 +7,6 @@ memory and time, and the core works on plain manifests. Every failed request rai
 import asyncio
 import contextlib
 import os
-import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -29,6 +28,7 @@ from trainingjob_operator.shell.interfaces import (
     UnreadableError,
 )
 from trainingjob_operator.shell.kinds import POD, Kind
+from trainingjob_operator.shell.proxy import find_proxy
 
 type RefreshCredentials = Callable[[Configuration], Awaitable[object]]
 """Refresh the credentials of a configuration. Raises `ClusterUnavailableError`."""
@@ -81,8 +81,10 @@ class Api:
         self._refresh_lock = asyncio.Lock()
         self._request_timeout_seconds = request_timeout_seconds
         configuration.connection_pool_maxsize = NUM_CONNECTIONS
-        # aiohttp looks for proxies and a netrc file at each request, in a thread.
-        configuration.client_session_kwargs = {"trust_env": bool(urllib.request.getproxies())}
+        # With `trust_env`, aiohttp would look for proxies and a netrc file at each request, in a thread, and ignore
+        # networks in NO_PROXY. The watches use this configuration, too.
+        configuration.client_session_kwargs = {"trust_env": False}
+        configuration.proxy = configuration.proxy or find_proxy(configuration.host)
         self.configuration = configuration
         self.clock = ServerClock()
         """The API server's wall clock."""
