@@ -71,9 +71,16 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end }}
 
+{{- define "trainingjob.dnsPorts" -}}
+{{- range .Values.networkPolicy.dnsPorts }}
+- {protocol: UDP, port: {{ . }}}
+- {protocol: TCP, port: {{ . }}}
+{{- end }}
+{{- end }}
+
 {{- /* Destinations of the operator and its webhook: DNS, the API server at any address, and the administrator's. */ -}}
 {{- define "trainingjob.egress" -}}
-- ports: [{protocol: UDP, port: 53}, {protocol: TCP, port: 53}]
+- ports: {{- include "trainingjob.dnsPorts" . | trim | nindent 4 }}
 - ports:
     {{- range .Values.networkPolicy.apiServerPorts }}
     - {port: {{ . }}}
@@ -89,7 +96,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if .enabled -}}
 {{- $rules := dict "ingress" (.ingress | default list) -}}
 {{- if .restrictEgress -}}
-{{- $dns := dict "ports" (list (dict "protocol" "UDP" "port" 53) (dict "protocol" "TCP" "port" 53)) -}}
+{{- $dns := dict "ports" (include "trainingjob.dnsPorts" $ | fromYamlArray) -}}
 {{- $namespace := dict "matchLabels" (dict "kubernetes.io/metadata.name" $.Release.Namespace) -}}
 {{- $operator := dict "matchLabels" (include "trainingjob.selectorLabels" $ | fromYaml) -}}
 {{- $to := list (dict "namespaceSelector" $namespace "podSelector" $operator) -}}

@@ -1,5 +1,6 @@
 """Who may connect to the pods of the operator and its webhook, and where they may connect to."""
 
+import json
 from typing import Any
 
 OPERATOR, WEBHOOK = "trainingjob-operator", "trainingjob-operator-webhook"
@@ -50,6 +51,19 @@ def test_values_narrow_the_sources_and_destinations(chart, variants) -> None:
             main, *_ = without_profiles["ingress"]
             (expression,) = main["from"][0]["namespaceSelector"]["matchExpressions"]
             assert expression["values"] == values["watch"]["namespaces"]
+
+
+def test_dns_pods_behind_another_port_are_reached(chart) -> None:
+    """Networks that apply policies after the translation of the Service see the port of the DNS pods."""
+    rules = {"restrictEgress": True, "dnsPorts": [53, 5353], "jobs": {"restrictEgress": True}}
+    wanted = [{"protocol": protocol, "port": port} for port in (53, 5353) for protocol in ("UDP", "TCP")]
+    values = {"networkPolicy": rules}
+    (container,) = chart.find("Deployment", values)["spec"]["template"]["spec"]["containers"]
+    variables = {one["name"]: one.get("value") for one in container["env"]}
+
+    for name in (OPERATOR, WEBHOOK):
+        assert chart.find("NetworkPolicy", values, name)["spec"]["egress"][0]["ports"] == wanted
+    assert json.loads(variables["TRAININGJOB_JOB_NETWORK"])["egress"][0]["ports"] == wanted
 
 
 def test_the_operator_may_write_policies_only_if_it_does(chart, variants) -> None:

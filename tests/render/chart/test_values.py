@@ -83,6 +83,27 @@ REFUSED = {
     "a registry with a scheme": ({"imageRegistry": "https://mirror.example/"}, "/imageRegistry"),
     "a peer that is none": ({"networkPolicy": {"metricsFrom": [{"ip": "10.0.0.1"}]}}, "'ip' not allowed"),
     "a rule of the other direction": ({"networkPolicy": {"jobs": {"ingress": [{"to": []}]}}}, "'to' not allowed"),
+    "no port of DNS": ({"networkPolicy": {"dnsPorts": []}}, "/networkPolicy/dnsPorts"),
+    "metrics on the port of the rendezvous": (
+        {"metrics": {"tls": {"enabled": True, "port": 8443}}},
+        "metrics.tls.port: 8443 must differ from the operator's rendezvous, 8443",
+    ),
+    "metrics with TLS on the port of the probes": (
+        {"webhook": {"enabled": False}, "metrics": {"tls": {"enabled": True, "port": 8080}}},
+        "metrics.tls.port: 8080 must differ from the operator's probes and metrics, 8080",
+    ),
+    "reviews on the port of the webhook's probes": (
+        {"webhook": {"port": 9000, "metricsPort": 9000}},
+        "webhook.metricsPort: 9000 must differ from webhook.port, 9000",
+    ),
+    "reviews on the port of metrics with TLS": (
+        {"webhook": {"port": 8444}, "metrics": {"tls": {"enabled": True}}},
+        "metrics.tls.port: 8444 must differ from webhook.port, 8444",
+    ),
+    "probes of the webhook on the port of metrics with TLS": (
+        {"webhook": {"metricsPort": 8444}, "metrics": {"tls": {"enabled": True}}},
+        "metrics.tls.port: 8444 must differ from webhook.metricsPort, 8444",
+    ),
     "no port of the API server": ({"networkPolicy": {"apiServerPorts": []}}, "/networkPolicy/apiServerPorts"),
     "a goodput in percent": ({"metrics": {"alerts": {"minGoodput": 50}}}, "/metrics/alerts/minGoodput"),
     "a time without its unit": ({"metrics": {"alerts": {"noProgressFor": "30"}}}, "/metrics/alerts/noProgressFor"),
@@ -213,3 +234,17 @@ def schema_paths(schema: dict[str, Any], parents: tuple[str, ...]) -> Iterator[s
     for key, inner in schema.get("properties", {}).items():
         yield ".".join((*parents, key))
         yield from schema_paths(inner, (*parents, key))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"metrics": {"tls": {"port": 8443}}},
+        {"webhook": {"port": 8443}},
+        {"webhook": {"port": 8444, "metricsPort": 8443}},
+        {"webhook": {"enabled": False, "port": 8444, "metricsPort": 8444}, "metrics": {"tls": {"enabled": True}}},
+    ],
+    ids=["a port that is not served", "of another pod", "of another pod, and not served", "of no pod"],
+)
+def test_equal_ports_that_no_pod_serves_twice_are_allowed(chart, values) -> None:
+    assert chart.run("template", values).returncode == 0
