@@ -72,10 +72,23 @@ def find_impossible_states(before: TrainingJobStatus, after: TrainingJobStatus) 
         yield f"generation {new.generation} has no attempt"
     if after.restarts.total < before.restarts.total:
         yield f"{before.restarts.total} restarts became {after.restarts.total}"
+    yield from _find_miscounted_restarts(before, after)
     yield from _find_gaps(after)
     spent, more = sum(before.goodput.seconds.values()), sum(after.goodput.seconds.values())
     if more < spent - 0.01:
         yield f"{spent:.3f} seconds of the ledger became {more:.3f}"
+
+
+def _find_miscounted_restarts(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[str]:
+    """Yield a count of restarts that differs from the attempts that ended with one. The metrics read the attempts."""
+    generations = {attempt.generation for attempt in after.attempts}
+    if any(attempt.ended is None and attempt.generation not in generations for attempt in before.attempts):
+        return  # the status has no place for all attempts
+    known = {attempt.generation for attempt in before.attempts if attempt.restarted}
+    marked = [attempt.generation for attempt in after.attempts if attempt.restarted and attempt.generation not in known]
+    counted = after.restarts.total - before.restarts.total
+    if len(marked) != counted >= 0:
+        yield f"{counted} restarts were counted, and {len(marked)} attempts ended with one: generations {marked}"
 
 
 def _find_gaps(status: TrainingJobStatus) -> Iterator[str]:

@@ -16,6 +16,14 @@ from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.shell.logging_setup import Log
 
 TIME = "2026-11-21T12:00:00Z"
+CRASHED = {
+    "generation": 1,
+    "slices": 2,
+    "started": TIME,
+    "ended": TIME,
+    "cause": {"reason": "Crash"},
+    "restarted": True,
+}
 
 
 def make_status(**changes: Any) -> TrainingJobStatus:
@@ -24,7 +32,7 @@ def make_status(**changes: Any) -> TrainingJobStatus:
         "phase": "Running",
         "world": {"generation": 2, "slices": [0], "coordinator": "h:1", "members": "x", "since": TIME},
         "attempts": [
-            {"generation": 1, "slices": 2, "started": TIME, "ended": TIME, "cause": {"reason": "Crash"}},
+            CRASHED,
             {"generation": 2, "slices": 1, "started": TIME, "recoverySeconds": 1.5},
         ],
         "lineage": [{"generation": 1, "first": 1, "last": 4}, {"generation": 2, "first": 5}],
@@ -47,6 +55,14 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a world without a life": ({"attempts": [{**LIVING, "ended": TIME}]}, "generation 2 has no attempt"),
     "restarts that are forgotten": ({"restarts": {"total": 0}}, "1 restarts became 0"),
+    "a restart that no attempt ended with": (
+        {"restarts": {"total": 2}},
+        "1 restarts were counted, and 0 attempts ended with one: generations []",
+    ),
+    "an attempt whose restart is not counted": (
+        {"attempts": [CRASHED, {**CRASHED, "generation": 2}]},
+        "0 restarts were counted, and 1 attempts ended with one: generations [2]",
+    ),
     "time that is given back": (
         {"goodput": {"seconds": {"training": 9.0}}},
         "10.000 seconds of the ledger became 9.000",

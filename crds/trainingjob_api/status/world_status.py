@@ -128,6 +128,9 @@ class Attempt(Open):
     )
     last_step: int | None = Field(default=None, description="Newest step that it finished. Unset: it never restored.")
     cause: Cause | None = Field(default=None, description="Cause of its end. Unset: it has not ended.")
+    restarted: bool = Field(
+        default=False, description="Whether its unplanned end made the job restart, which `restarts.total` counts."
+    )
     recovery_seconds: float | None = Field(
         default=None, description="Seconds from the end of the previous world to its first new step."
     )

@@ -74,15 +74,18 @@ def add_seconds(attempts: Attempts, before: Goodput, after: Goodput) -> Attempts
     return (*attempts[:-1], attempts[-1].model_copy(update={"seconds": seconds_by_bucket}))
 
 
-def end_attempt(attempts: Attempts, end: WorldEnd, now: datetime) -> Attempts:
-    """Return the attempts after the last one ended, dated to the failure rather than to its detection."""
+def end_attempt(attempts: Attempts, end: WorldEnd, now: datetime, *, restarted: bool) -> Attempts:
+    """Return the attempts after the last one ended, dated to the failure rather than to its detection.
+
+    `restarted`: `restarts.total` counts the end.
+    """
     if not attempts or attempts[-1].ended:
         return attempts
     current = attempts[-1]
     ended = now - timedelta(seconds=end.seconds_ago)
     started = parse_time(current.started)
     ended = max(ended, started) if started and started <= now else ended
-    closed = current.model_copy(update={"ended": format_time(ended), "cause": end.cause})
+    closed = current.model_copy(update={"ended": format_time(ended), "cause": end.cause, "restarted": restarted})
     return (*attempts[:-1], closed)
 
 

@@ -74,8 +74,11 @@ def next_status(
     goodput_now = _move_lost_steps(previous, attempts, goodput_now)
     if end is None and not situation.bucket:  # the job is over, so its last world has ended
         end = WorldEnd(Cause(reason=situation.reason, message=situation.message), is_planned=True)
+    # The end that fails a job causes no restart.
+    restarts = count_restarts(seen, end, now) if situation.bucket else previous.restarts
     if end is not None:
-        attempts = attempt_records.end_attempt(attempts, end, now)
+        has_restarted = restarts.total > previous.restarts.total
+        attempts = attempt_records.end_attempt(attempts, end, now, restarted=has_restarted)
     if isinstance(decision, Claim):
         attempts = attempt_records.add_attempt(attempts, decision.world, now)
     replicas = update_replicas(plan, seen, decision, None if situation.bucket else end, now) if seen.replicas else None
@@ -99,8 +102,7 @@ def next_status(
             "prepared": previous.prepared or _prepared_at(seen, now),
             "progress": find_progress(plan, seen),
             "checkpoint": find_checkpoint(seen, now),
-            # The end that fails a job causes no restart.
-            "restarts": count_restarts(seen, end, now) if situation.bucket else previous.restarts,
+            "restarts": restarts,
             "nodes": count_faults(plan, seen, end, now),
             "probation": update_probation(plan, seen, end, now),
             "waiting": start_repair_wait(plan, seen, end, now) if end else continue_repair_wait(plan, seen, now),

@@ -57,7 +57,7 @@ def update_replicas(
         restarts = replica_decision.view.status.restarts if job_end else count_restarts(replica_decision.view, end, now)
         replicas.append(_update_replica(replica_decision, end, restarts, now))
         changes = {
-            "attempts": _merge_attempts(status.attempts, _update_attempts(replica_decision, end, now)),
+            "attempts": _merge_attempts(status.attempts, _update_attempts(replica_decision, end, restarts, now)),
             "rollbacks": update_rollbacks(plan, replica_decision.view, end, now),
             "nodes": count_faults(plan, replica_decision.view, end, now),
             "probation": update_probation(plan, replica_decision.view, end, now),
@@ -111,14 +111,15 @@ def _update_replica(
 
 
 def _update_attempts(
-    replica_decision: ReplicaDecision, end: WorldEnd | None, now: datetime
+    replica_decision: ReplicaDecision, end: WorldEnd | None, restarts: Restarts, now: datetime
 ) -> attempt_records.Attempts:
     """Return the attempts of a slice after its decision."""
     attempts = attempt_records.update_attempts(
         replica_decision.view.status.attempts, replica_decision.view.world, replica_decision.view.member_views, now
     )
     if end:
-        attempts = attempt_records.end_attempt(attempts, end, now)
+        has_restarted = restarts.total > replica_decision.view.status.restarts.total
+        attempts = attempt_records.end_attempt(attempts, end, now, restarted=has_restarted)
     if isinstance(replica_decision.decision, Claim):
         attempts = attempt_records.add_attempt(attempts, replica_decision.decision.world, now)
         attempts = (*attempts[:-1], attempts[-1].model_copy(update={"slice": replica_decision.view.slices[0].number}))
