@@ -50,7 +50,7 @@ class Exporters:
         self._jobs = KindStore(TRAINING_JOB)
         self._version = 0
         self.operator, self.webhook = Metrics("1"), WebhookMetrics("1")
-        self.operator.register_jobs(self._jobs, started)
+        self.operator.register_jobs(self._jobs, lambda: datetime.now(UTC))
         self.operator.register_queue(lambda: 0.0)
         self.operator.leader.set(1)
         self.ports = {pod: free_port() for pod in (OPERATOR_POD, WEBHOOK_POD)}

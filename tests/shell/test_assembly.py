@@ -34,6 +34,15 @@ SETTINGS = Settings(trainer_image="trainer:1", namespace="ml", service="training
 HOST = SETTINGS.host
 GOOD = make_token("good")
 PATIENCE_SECONDS = 60.0
+TIME = "2026-11-21T12:00:00Z"
+CRASHED = {
+    "generation": 1,
+    "slices": 2,
+    "started": TIME,
+    "ended": TIME,
+    "cause": {"reason": "Crash"},
+    "restarted": True,
+}
 
 
 class Running:
@@ -229,6 +238,20 @@ async def test_probes_and_metrics(start: Any, api_server: Any, job: Any) -> None
     _, text = await running.get("/metrics")
     assert "trainingjob_leading 1.0" in text
     assert 'trainingjob_jobs{namespace="research",phase=' in text
+
+
+async def test_a_new_leader_does_not_count_the_restarts_before_it_again(start: Any, api_server: Any, job: Any) -> None:
+    """The job looks younger than the process: another leader was there when it was created and restarted."""
+    (known,) = found(api_server, TRAINING_JOB)
+    known["metadata"]["creationTimestamp"] = "2999-01-01T00:00:00Z"
+    known["status"] = {"attempts": [CRASHED], "restarts": {"total": 1}}
+    running = await start()
+    await until(lambda: running.operator.lease.is_leading, "it leads")
+
+    _, text = await running.get("/metrics")
+
+    assert 'trainingjob_phase{name="demo",' in text
+    assert "trainingjob_restarts_total{" not in text
 
 
 async def test_metrics_over_tls_need_a_token(start: Any) -> None:

@@ -1,6 +1,5 @@
 """The numbers of a job come from its status and go with it; no input makes many labels."""
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -8,62 +7,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.job_metrics import AFTER, BEFORE, START, STATUS, J, Jobs, labelled, restarted
 from trainingjob_operator.core.goodput import Bucket
-from trainingjob_operator.shell.kinds import TRAINING_JOB
 from trainingjob_operator.shell.metric_declarations import METRICS
-from trainingjob_operator.shell.metrics import Metrics, WebhookMetrics
+from trainingjob_operator.shell.metrics import WebhookMetrics
 from trainingjob_operator.shell.probes import MetricsEndpoint, health_app
-from trainingjob_operator.shell.store import KindStore
-
-START = datetime(2026, 11, 21, 12, tzinfo=UTC)
-BEFORE, AFTER = "2026-11-21T11:00:00Z", "2026-11-21T13:00:00Z"
-STATUS = {
-    "phase": "Running",
-    "progress": {
-        "step": 120,
-        "of": 300,
-        "loss": 2.5,
-        "tokensPerSecond": 4100.0,
-        "stepSeconds": 0.5,
-        "mfu": 0.41,
-        "dataLoadingShare": 0.2,
-        "skipped": 2,
-        "saveSeconds": 1.5,
-    },
-    "goodput": {"ratio": 0.9, "seconds": {"training": 90.0, "compiling": 6.0, "starting": 4.0}},
-    "checkpoint": {"step": 100, "time": "2026-11-21T12:00:10.500Z"},
-    "world": {"slices": [0, 1]},
-    "straggler": {"slice": 1, "host": 0, "ratio": 0.4},
-    "nodes": [{"node": "a", "faults": 1}, {"node": "b", "faults": 2}],
-}
-SLICES = {"min": 1, "max": 4}
-J = {"namespace": "research", "name": "llama"}
-
-
-class Jobs:
-    """A shelf of jobs, with its metrics."""
-
-    def __init__(self) -> None:
-        self.shelf = KindStore(TRAINING_JOB)
-        self.metrics = Metrics("1.2.3")
-        self.metrics.register_jobs(self.shelf, START)
-        self.version = 0
-
-    def put(self, name: str = "llama", created: str = AFTER, **status: Any) -> dict[str, Any]:
-        self.version += 1
-        metadata = {"name": name, "namespace": "research", "uid": f"uid-{name}", "creationTimestamp": created}
-        job = {"metadata": {**metadata, "resourceVersion": str(self.version)}, "status": status}
-        job["spec"] = {"slices": SLICES}
-        self.shelf.put(job)
-        return job
-
-    def read(self, name: str) -> dict[frozenset[tuple[str, str]], float]:
-        found = {}
-        for family in self.metrics.registry.collect():
-            for sample in family.samples:
-                if sample.name == name:
-                    found[frozenset(sample.labels.items())] = sample.value
-        return found
 
 
 @pytest.fixture
@@ -71,12 +19,9 @@ def jobs() -> Jobs:
     return Jobs()
 
 
-def labelled(value: float, **labels: str) -> dict[frozenset[tuple[str, str]], float]:
-    return {frozenset(labels.items()): value}
-
-
 NUMBERS = {
     "trainingjob_jobs": labelled(1, namespace="research", phase="Running"),
+    "trainingjob_phase": labelled(1, phase="Running", **J),
     "trainingjob_step": labelled(120, **J),
     "trainingjob_steps": labelled(300, **J),
     "trainingjob_loss": labelled(2.5, **J),
@@ -150,7 +95,7 @@ def test_a_job_that_cannot_export_is_counted(jobs: Jobs) -> None:
 
 
 def test_a_job_that_is_gone_takes_its_numbers_along(jobs: Jobs) -> None:
-    gone = jobs.put(**STATUS, attempts=[{"generation": 1, "cause": {"reason": "NodeLost"}}])
+    gone = jobs.put(**STATUS, **restarted("NodeLost"))
     jobs.put("other", phase="Suspended")
     assert jobs.read("trainingjob_restarts_total")
 
@@ -167,45 +112,9 @@ def test_a_job_without_a_status_is_new(jobs: Jobs) -> None:
     jobs.put()
 
     assert jobs.read("trainingjob_jobs") == labelled(1, namespace="research", phase="New")
+    assert jobs.read("trainingjob_phase") == labelled(1, phase="New", **J)
+    assert jobs.read("trainingjob_slices") == labelled(0, **J)
     assert jobs.read("trainingjob_step") == {}
-
-
-def attempts(*reasons: str) -> list[dict[str, Any]]:
-    """Return attempts 1, 2, …; each ended for a reason, the one after them runs."""
-    ended = [{"generation": number, "cause": {"reason": reason}} for number, reason in enumerate(reasons, 1)]
-    return [*ended, {"generation": len(reasons) + 1}]
-
-
-def test_each_end_of_a_world_counts_once(jobs: Jobs) -> None:
-    jobs.put(attempts=attempts())
-    assert jobs.read("trainingjob_restarts_total") == {}
-
-    jobs.put(attempts=attempts("NodeLost"))
-    jobs.read("trainingjob_restarts_total")
-    jobs.put(attempts=attempts("NodeLost", "Crash", "NodeLost")[1:])
-    jobs.read("trainingjob_restarts_total")
-
-    assert jobs.read("trainingjob_restarts_total") == labelled(2, reason="NodeLost", **J) | labelled(
-        1, reason="Crash", **J
-    )
-
-
-def test_lost_steps_of_each_attempt_count_once(jobs: Jobs) -> None:
-    first = {"generation": 1, "lostSteps": 3}
-    jobs.put(attempts=[first])
-    assert jobs.read("trainingjob_lost_steps_total") == labelled(3, **J)
-
-    jobs.put(attempts=[first, {"generation": 2}])
-    jobs.read("trainingjob_lost_steps_total")
-    jobs.put(attempts=[first, {"generation": 2, "lostSteps": 5}])
-
-    assert jobs.read("trainingjob_lost_steps_total") == labelled(8, **J)
-
-
-def test_lost_steps_before_this_process_are_left_out(jobs: Jobs) -> None:
-    jobs.put(created=BEFORE, attempts=[{"generation": 1, "lostSteps": 3}])
-
-    assert jobs.read("trainingjob_lost_steps_total") == labelled(0, **J)
 
 
 def test_failed_requests_and_the_queue_are_exported(jobs: Jobs) -> None:
@@ -217,15 +126,6 @@ def test_failed_requests_and_the_queue_are_exported(jobs: Jobs) -> None:
     assert jobs.read("trainingjob_api_errors_total") == labelled(2, code="503")
     assert jobs.read("trainingjob_reconcile_queue_length") == labelled(3)
     assert jobs.read("trainingjob_unreadable_namespaces") == labelled(2)
-
-
-def test_counts_of_an_earlier_process_are_not_added_again(jobs: Jobs) -> None:
-    jobs.put(created=BEFORE, attempts=attempts("NodeLost", "Crash"))
-    assert jobs.read("trainingjob_restarts_total") == {}
-
-    jobs.put(created=BEFORE, attempts=attempts("NodeLost", "Crash", "Crash"))
-
-    assert jobs.read("trainingjob_restarts_total") == labelled(1, reason="Crash", **J)
 
 
 ODD = {
@@ -257,8 +157,8 @@ def test_a_ledger_that_moves_seconds_is_no_counter(jobs: Jobs) -> None:
 
 
 def test_buckets_are_ours(jobs: Jobs) -> None:
-    seconds = {f"made-up-{number}": 1.0 for number in range(100)} | {bucket.value: 1.0 for bucket in Bucket}
-    jobs.put(goodput={"seconds": seconds})
+    jobs.put(goodput={"seconds": {"made-up": 1.0} | {bucket.value: 1.0 for bucket in Bucket}})
+    jobs.put("other", goodput={"seconds": {f"made-up-{number}": 1.0 for number in range(100)}})
 
     buckets = {dict(labels)["bucket"] for labels in jobs.read("trainingjob_goodput_seconds")}
     assert buckets == {bucket.value for bucket in Bucket}

@@ -63,7 +63,9 @@ class Operator:
         self.store = Store(KINDS)
         self.metrics = Metrics(version("trainingjob"))
         api.on_error = self.metrics.record_api_error
-        self.metrics.register_jobs(self.store[TRAINING_JOB], api.clock.now(), lambda: self.lease.is_last_known_leader)
+        self._restart_counts = self.metrics.register_jobs(
+            self.store[TRAINING_JOB], api.clock.now, lambda: self.lease.is_last_known_leader
+        )
         self.scheduler = Scheduler(
             self._reconcile,
             self.metrics.record_reconcile,
@@ -185,6 +187,7 @@ class Operator:
             self.hub.reset_silence()  # the fault that delayed the renewal may also have blocked heartbeats
             if not self.lease.is_uninterrupted:
                 self.hub.clear()  # another leader may have published other directives in between
+                self._restart_counts()  # and has counted the restarts until now
             if self.label:
                 self.label.wake()
             self.scheduler.resume()

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trainingjob_operator.core.goodput import Bucket
+from trainingjob_operator.core.report.situation import Stage
 from trainingjob_operator.shell.added_values import ADDED_TABLES, Table, describe_table
+from trainingjob_operator.shell.attempt_counts import UNLISTED
+from trainingjob_operator.shell.present_world import PHASE_NEW
 
 type MetricKind = Literal["counter", "gauge", "histogram"]
 type Exporter = Literal["operator", "webhook"]
@@ -81,15 +84,27 @@ WEBHOOK_DURATION = MetricDeclaration(
 )
 
 JOBS = MetricDeclaration("trainingjob_jobs", "gauge", "Jobs by phase.", ("namespace", "phase"), "jobs")
+PHASE = MetricDeclaration(
+    "trainingjob_phase",
+    "gauge",
+    "Always 1. A job has one series, with its present phase.",
+    (*JOB_LABELS, "phase"),
+)
 STEP = _of_job("trainingjob_step", "Completed optimizer steps.", "steps")
 STEPS = _of_job("trainingjob_steps", "Total number of optimizer steps.", "steps")
 LOSS = _of_job("trainingjob_loss", "Newest training loss.", "nats per token")
-TOKENS_PER_SECOND = _of_job("trainingjob_tokens_per_second", "Tokens per second over all devices.", "tokens per second")
-STEP_SECONDS = _of_job("trainingjob_step_seconds", "Median duration of the newest optimizer steps.", "seconds")
+TOKENS_PER_SECOND = _of_job(
+    "trainingjob_tokens_per_second", "Tokens per second over all devices. Absent: no world trains.", "tokens per second"
+)
+STEP_SECONDS = _of_job(
+    "trainingjob_step_seconds",
+    "Median duration of the newest optimizer steps. Absent: no world trains.",
+    "seconds",
+)
 MFU_RATIO = _of_job(
     "trainingjob_mfu_ratio",
-    "Model FLOPs of the newest step, divided by the peak FLOPs of all devices. Absent: the accelerator's rates are "
-    "unknown.",
+    "Model FLOPs of the newest step, divided by the peak FLOPs of all devices. Absent: no world trains, or "
+    "the accelerator's rates are unknown.",
     "ratio",
 )
 DATA_LOADING_RATIO = _of_job(
@@ -106,37 +121,52 @@ SAVE_SECONDS = _of_job(
     "Seconds for which the newest save blocked training on the slowest host.",
     "seconds",
 )
-GOODPUT_RATIO = _of_job("trainingjob_goodput_ratio", "Training seconds divided by all seconds.", "ratio")
+GOODPUT_RATIO = _of_job(
+    "trainingjob_goodput_ratio",
+    "Training seconds divided by all seconds of the job's lifetime, without suspensions.",
+    "ratio",
+)
 STRAGGLER_RATIO = _of_job(
     "trainingjob_straggler_ratio",
     "Share of the time that the straggler costs all other hosts. The status names the straggler.",
     "ratio",
 )
-SLICES = _of_job("trainingjob_slices", "Slices in the current world.", "slices")
+SLICES = _of_job("trainingjob_slices", "Slices in the present world. 0: the job has no world now.", "slices")
 WANTED_SLICES = _of_job("trainingjob_wanted_slices", "Largest number of slices that the spec allows.", "slices")
 BAD_NODES = _of_job("trainingjob_bad_nodes", "Nodes that alone ended two worlds of the job within a day.", "nodes")
 LAST_COMMIT = _of_job(
     "trainingjob_checkpoint_last_commit_timestamp_seconds", "Time of the newest durable checkpoint.", "Unix seconds"
 )
-CHECKPOINT_FAILING = _of_job("trainingjob_checkpoint_failing", "1 while a job trains and its saves fail.")
-BACKUP_FAILING = _of_job("trainingjob_backup_failing", "1 while a job trains and its backups fail.")
-EXPORT_FAILING = _of_job("trainingjob_export_failing", "1 while a job trains and its exports fail.")
+COMPLETION = _of_job(
+    "trainingjob_completion_timestamp_seconds", "Time at which the job succeeded or failed.", "Unix seconds"
+)
+PREPARED_BYTES = _of_job(
+    "trainingjob_prepared_bytes", "Bytes of text that the job has tokenized. Absent: it tokenizes no text now.", "bytes"
+)
+CHECKPOINT_FAILING = _of_job("trainingjob_checkpoint_failing", "1 while a job has a world whose saves fail.")
+BACKUP_FAILING = _of_job("trainingjob_backup_failing", "1 while a job has a world whose backups fail.")
+EXPORT_FAILING = _of_job("trainingjob_export_failing", "1 while a job has a world whose exports fail.")
 GOODPUT_SECONDS = MetricDeclaration(
     "trainingjob_goodput_seconds",
     "gauge",
-    "Seconds of the job's lifetime by activity. Their sum is the job's age.",
+    "Seconds of the job's lifetime by activity. Their sum is the time from `status.startTime` to now or to the end.",
     (*JOB_LABELS, "bucket"),
     "seconds",
 )
 LOST_STEPS = MetricDeclaration(
-    "trainingjob_lost_steps_total", "counter", "Steps of earlier worlds that were trained again.", JOB_LABELS, "steps"
+    "trainingjob_lost_steps_total",
+    "counter",
+    "Steps of earlier worlds that were trained again, since the begin of the leadership.",
+    JOB_LABELS,
+    "steps",
 )
 RESTARTS = MetricDeclaration(
     "trainingjob_restarts_total",
     "counter",
-    "Worlds that ended before the job, by cause.",
+    "Restarts after unplanned ends of worlds, by cause, since the begin of the leadership. `status.restarts.total` "
+    "counts the same over the job's lifetime.",
     (*JOB_LABELS, "reason"),
-    "worlds",
+    "restarts",
 )
 
 METRICS = (
@@ -144,6 +174,8 @@ METRICS = (
     *(QUEUE_LENGTH, UNREADABLE_NAMESPACES, API_ERRORS, WEBHOOK_DURATION),
     *(
         JOBS,
+        PHASE,
+        PREPARED_BYTES,
         STEP,
         STEPS,
         STEP_SECONDS,
@@ -157,7 +189,8 @@ METRICS = (
         BAD_NODES,
     ),
     *(RESTARTS, LOST_STEPS, STRAGGLER_RATIO),
-    *(GOODPUT_RATIO, GOODPUT_SECONDS, LAST_COMMIT, SAVE_SECONDS, CHECKPOINT_FAILING, BACKUP_FAILING, EXPORT_FAILING),
+    *(GOODPUT_RATIO, GOODPUT_SECONDS, COMPLETION, LAST_COMMIT, SAVE_SECONDS),
+    *(CHECKPOINT_FAILING, BACKUP_FAILING, EXPORT_FAILING),
 )
 """All metrics, in the order of the page."""
 
@@ -169,7 +202,7 @@ The operator and its webhook serve these Prometheus metrics at `/metrics` on por
 or `metrics.podMonitor.enabled` in the chart lets the Prometheus operator scrape them. `metrics.tls.enabled` serves them
 with HTTPS on port 8444 instead, and `metrics.authentication.enabled` requires a token:
 [operations.md](operations.md#metrics-and-alerts).
-`metrics.alerts.enabled` adds alert rules, each with a link to its section of [troubleshooting.md](troubleshooting.md).
+`metrics.alerts.enabled` adds alert rules. Each has a row in the [runbook](troubleshooting.md#alerts).
 
 - Metrics with the labels `namespace` and `name` describe a job. Only the leader exports them, so sums count each job
   once. They disappear with the job.
@@ -189,7 +222,12 @@ def render_metrics_page() -> str:
     buckets = ", ".join(f"`{bucket.value}`" for bucket in Bucket)
     table = ["| metric | type | unit | labels | exported by | meaning |", "|---|---|---|---|---|---|", *rows]
     labels = ["## Values of labels", "", "| label | values |", "|---|---|", f"| `bucket` | {buckets} |"]
-    labels.append("| `reason` | the reason of an attempt's cause: [troubleshooting.md](troubleshooting.md) |")
+    phases = ", ".join(f"`{phase}`" for phase in (PHASE_NEW, *Stage))
+    labels.append(f"| `phase` | {phases} |")
+    labels.append(
+        "| `reason` | the reason of an attempt's cause: [troubleshooting.md](troubleshooting.md); "
+        f"`{UNLISTED}`: the status has dropped the attempt |"
+    )
     labels.append("| `code` | the HTTP status, or `unreachable`: no complete response |")
     labels.append("| `allowed` | `true`, `false` |")
     return "\n".join([PAGE_HEADER, *table, "", *labels]) + "\n"

@@ -17,7 +17,14 @@ from trainingjob_operator.core.manifests import Manifest, get_int, get_text, get
 from trainingjob_operator.core.times import parse_time
 from trainingjob_operator.shell import metric_declarations as declarations
 from trainingjob_operator.shell.added_values import InvalidRow
+from trainingjob_operator.shell.attempt_counts import JobCounts
 from trainingjob_operator.shell.metric_declarations import MetricDeclaration
+from trainingjob_operator.shell.present_world import (
+    count_present_goodput,
+    count_present_slices,
+    find_phase,
+    is_training,
+)
 from trainingjob_operator.shell.store import KindStore
 
 RECONCILE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -26,24 +33,25 @@ GAUGES = (
     (declarations.STEP, ("progress", "step")),
     (declarations.STEPS, ("progress", "of")),
     (declarations.LOSS, ("progress", "loss")),
+    (declarations.SKIPPED_STEPS, ("progress", "skipped")),
+    (declarations.SAVE_SECONDS, ("progress", "saveSeconds")),
+    (declarations.PREPARED_BYTES, ("preparation", "doneBytes")),
+)
+"""Metrics whose value is a number of the job's status, with its path there."""
+SPEED_GAUGES = (
     (declarations.TOKENS_PER_SECOND, ("progress", "tokensPerSecond")),
     (declarations.STEP_SECONDS, ("progress", "stepSeconds")),
     (declarations.MFU_RATIO, ("progress", "mfu")),
     (declarations.DATA_LOADING_RATIO, ("progress", "dataLoadingShare")),
-    (declarations.SKIPPED_STEPS, ("progress", "skipped")),
-    (declarations.SAVE_SECONDS, ("progress", "saveSeconds")),
-    (declarations.GOODPUT_RATIO, ("goodput", "ratio")),
     (declarations.STRAGGLER_RATIO, ("straggler", "ratio")),
 )
-"""Metrics whose value is a number of the job's status, with its path there."""
+"""The same for jobs that train. Other jobs have no speed, and their status keeps that of their last world."""
 FAILING = (
     (declarations.CHECKPOINT_FAILING, "failingSaves"),
     (declarations.BACKUP_FAILING, "failingCopies"),
     (declarations.EXPORT_FAILING, "failingExports"),
 )
 """Metrics that are 1 while the status of a job with a world has a field."""
-PHASE_NEW = "New"
-"""Phase label of a job without a status."""
 
 
 class ProcessMetrics:
@@ -111,23 +119,27 @@ class Metrics(ProcessMetrics):
         """Let each scrape count the watched namespaces that the operator may not list."""
         self._unreadable_namespaces.set_function(count)
 
-    def register_jobs(self, jobs: KindStore, since: datetime, is_leading: Callable[[], bool] = lambda: True) -> None:
-        """Register the metrics of all jobs; `since` is the start time of this process.
+    def register_jobs(
+        self, jobs: KindStore, now: Callable[[], datetime], is_leading: Callable[[], bool] = lambda: True
+    ) -> Callable[[], None]:
+        """Register the metrics of all jobs. The returned function begins the counts again, for a new leadership.
 
         Only the leader has them: sums over all replicas would count each job twice.
         """
-        self.registry.register(JobCollector(jobs, since, is_leading))
+        collector = JobCollector(jobs, now, is_leading)
+        self.registry.register(collector)
+        return collector.counts.begin
 
 
 class JobCollector(Collector):
     """Collects the metrics of jobs from their statuses."""
 
-    def __init__(self, jobs: KindStore, since: datetime, is_leading: Callable[[], bool]) -> None:
-        """Read jobs from the store. Restarts count from `since` on: an earlier process counted the others."""
+    def __init__(self, jobs: KindStore, now: Callable[[], datetime], is_leading: Callable[[], bool]) -> None:
+        """Read jobs from the store."""
+        self.counts = JobCounts(jobs, now)
         self._is_leading = is_leading
         self._jobs = jobs
-        self._since = since
-        self._counts: dict[str, _Counts] = {}
+        self._now = now
 
     def collect(self) -> Iterator[Metric]:
         """Yield the current metrics."""
@@ -135,65 +147,29 @@ class JobCollector(Collector):
             return
         jobs = tuple(self._jobs)
         yield _jobs_by_phase(jobs)
+        yield _phases(jobs)
         for metric, path in GAUGES:
             yield _gauge(metric, jobs, path)
+        training = tuple(job for job in jobs if is_training(job))
+        for metric, path in SPEED_GAUGES:
+            yield _gauge(metric, training, path)
         yield _slices(jobs)
         yield _max_slices(jobs)
         yield _bad_nodes(jobs)
-        yield _last_commits(jobs)
+        yield _times(declarations.LAST_COMMIT, jobs, "checkpoint", "time")
+        yield _times(declarations.COMPLETION, jobs, "completionTime")
         for metric, field in FAILING:
             yield _failing(metric, jobs, field)
-        yield _goodput_seconds(jobs)
-        yield from self._count_attempts(jobs)
+        yield from _goodput(jobs, self._now())
+        yield from self._attempts()
 
-    def _count_attempts(self, jobs: Iterable[Manifest]) -> tuple[Metric, Metric]:
+    def _attempts(self) -> tuple[Metric, Metric]:
         restarts, lost_steps = _counter_family(declarations.RESTARTS), _counter_family(declarations.LOST_STEPS)
-        counted = {}
-        for job in jobs:
-            uid = get_text(job, "metadata", "uid")
-            counts = counted[uid] = self._counts.get(uid) or self._start_counts(job)
-            counts.update(job)
-            for reason, count in counts.by_reason.items():
+        for job, counts in self.counts.update():
+            for reason, count in counts.restarts.items():
                 restarts.add_metric([*_names(job), reason], count)
             lost_steps.add_metric(_names(job), counts.lost_steps)
-        self._counts = counted  # drops the counts of deleted jobs
         return restarts, lost_steps
-
-    def _start_counts(self, job: Manifest) -> "_Counts":
-        """Return the counts of a job. Those of a job that is older than this process leave out all known attempts."""
-        created = parse_time(get_text(job, "metadata", "creationTimestamp"))
-        if created is not None and created >= self._since:
-            return _Counts(0, 0)
-        return _Counts(_newest_with(job, "cause"), _newest_with(job, "lostSteps"))
-
-
-class _Counts:
-    """Counts over the attempts of one job: ended worlds by reason, and lost steps."""
-
-    def __init__(self, last_end_generation: int, last_loss_generation: int) -> None:
-        """Count only ends and lost steps of later generations."""
-        self.by_reason: dict[str, int] = {}
-        self.lost_steps = 0
-        self._last_end_generation = last_end_generation
-        self._last_loss_generation = last_loss_generation
-
-    def update(self, job: Manifest) -> None:
-        """Count worlds that have ended, and worlds that have trained steps again, since the last update."""
-        for attempt in iter_items(job, "status", "attempts"):
-            generation, reason = get_int(attempt, "generation") or 0, get_text(attempt, "cause", "reason")
-            if reason and generation > self._last_end_generation:
-                self._last_end_generation = generation
-                self.by_reason[reason] = self.by_reason.get(reason, 0) + 1
-            lost = get_int(attempt, "lostSteps")
-            if lost is not None and generation > self._last_loss_generation:
-                self._last_loss_generation = generation
-                self.lost_steps += lost
-
-
-def _newest_with(job: Manifest, field: str) -> int:
-    """Return the newest generation whose attempt has a field; 0 without one."""
-    attempts = iter_items(job, "status", "attempts")
-    return max((get_int(attempt, "generation") or 0 for attempt in attempts if field in attempt), default=0)
 
 
 def _counter_family(metric: MetricDeclaration) -> CounterMetricFamily:
@@ -204,10 +180,17 @@ def _jobs_by_phase(jobs: Iterable[Manifest]) -> Metric:
     family = _family(declarations.JOBS)
     counts: dict[tuple[str, str], int] = {}
     for job in jobs:
-        key = (get_text(job, "metadata", "namespace"), get_text(job, "status", "phase") or PHASE_NEW)
+        key = (get_text(job, "metadata", "namespace"), find_phase(job))
         counts[key] = counts.get(key, 0) + 1
     for key, count in counts.items():
         family.add_metric(key, count)
+    return family
+
+
+def _phases(jobs: Iterable[Manifest]) -> Metric:
+    family = _family(declarations.PHASE)
+    for job in jobs:
+        family.add_metric([*_names(job), find_phase(job)], 1)
     return family
 
 
@@ -226,9 +209,7 @@ def _gauge(metric: MetricDeclaration, jobs: Iterable[Manifest], path: tuple[str,
 def _slices(jobs: Iterable[Manifest]) -> Metric:
     family = _family(declarations.SLICES)
     for job in jobs:
-        slices = get_value(job, "status", "world", "slices")
-        if isinstance(slices, list):
-            family.add_metric(_names(job), len(slices))
+        family.add_metric(_names(job), count_present_slices(job))
     return family
 
 
@@ -249,10 +230,10 @@ def _bad_nodes(jobs: Iterable[Manifest]) -> Metric:
     return family
 
 
-def _last_commits(jobs: Iterable[Manifest]) -> Metric:
-    family = _family(declarations.LAST_COMMIT)
+def _times(metric: MetricDeclaration, jobs: Iterable[Manifest], *path: str) -> Metric:
+    family = _family(metric)
     for job in jobs:
-        if (time := parse_time(get_text(job, "status", "checkpoint", "time"))) is not None:
+        if (time := parse_time(get_text(job, "status", *path))) is not None:
             family.add_metric(_names(job), time.timestamp())
     return family
 
@@ -260,21 +241,29 @@ def _last_commits(jobs: Iterable[Manifest]) -> Metric:
 def _failing(metric: MetricDeclaration, jobs: Iterable[Manifest], field: str) -> Metric:
     family = _family(metric)
     for job in jobs:
-        if get_value(job, "status", "world"):
+        if count_present_slices(job):
             family.add_metric(_names(job), float(bool(get_value(job, "status", field))))
     return family
 
 
-def _goodput_seconds(jobs: Iterable[Manifest]) -> Metric:
-    """Return the goodput seconds by bucket. A gauge, since time that turns out to be lost moves to another bucket."""
-    family = _family(declarations.GOODPUT_SECONDS)
+def _goodput(jobs: Iterable[Manifest], now: datetime) -> tuple[Metric, Metric]:
+    """Return the goodput ratio, and the seconds by bucket.
+
+    The seconds are a gauge, since time that turns out to be lost moves to another bucket. A status that only grows
+    older is not written, so the seconds since it was written are added here.
+    """
+    ratios, seconds = _family(declarations.GOODPUT_RATIO), _family(declarations.GOODPUT_SECONDS)
     buckets = {bucket.value for bucket in Bucket}
     for job in jobs:
-        seconds = get_value(job, "status", "goodput", "seconds")
-        for bucket, value in (seconds if isinstance(seconds, dict) else {}).items():
-            if bucket in buckets and (duration := _float(value)) is not None:
-                family.add_metric([*_names(job), bucket], duration)
-    return family
+        spent = count_present_goodput(job, now)
+        if not spent.seconds:
+            continue
+        ratios.add_metric(_names(job), spent.ratio)
+        # A job that has not trained has 0 seconds of training: alerts compare them with those of an hour ago.
+        for bucket, value in {Bucket.TRAINING.value: 0.0, **spent.seconds}.items():
+            if bucket in buckets:
+                seconds.add_metric([*_names(job), bucket], value)
+    return ratios, seconds
 
 
 def _names(job: Manifest) -> tuple[str, str]:
