@@ -8,7 +8,11 @@ import pytest
 import yaml
 
 from trainingjob_api.fields import all_fields
+from trainingjob_api.protocol import FailureReason
 from trainingjob_operator.core.node_signals import BUILTIN_SIGNALS
+from trainingjob_operator.core.reasons import Reason
+from trainingjob_operator.core.report.conditions import CONDITION_TYPES
+from trainingjob_operator.core.report.situation import Stage
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs/troubleshooting.md"
@@ -51,6 +55,15 @@ def test_each_situation_names_what_produces_it() -> None:
 
     assert len(rows) >= 25
     assert all(re.search(r"`(tests|e2e)/[^`]+` \|$", row) for row in rows)
+
+
+def test_each_reason_on_the_page_for_on_call_is_one_of_the_code() -> None:
+    known = {*Reason, *FailureReason, *Stage, *CONDITION_TYPES}
+    rows = re.findall(r"^\| (?!what \|).*? \| (.*?) \| (.*?) \| .* \| `[\w/.:]+` \|$", PAGE.read_text(), re.MULTILINE)
+    named = {word for cells in rows for cell in cells for word in re.findall(r"`([A-Z][A-Za-z]+)`", cell)}
+
+    assert len(named) >= 30
+    assert sorted(named - known) == []
 
 
 def test_bad_inputs_are_those_of_the_tests() -> None:

@@ -17,7 +17,7 @@ from e2e.cluster.run_program import ClusterError, wait_until
 MODULE = "github.com/prometheus/prometheus"
 BUILD = GoTools(
     Path(__file__).parent / "tools",
-    {"prometheus": f"{MODULE}/cmd/prometheus"},
+    {name: f"{MODULE}/cmd/{name}" for name in ("prometheus", "promtool")},
     "monitoring",
     "10 minutes",
     tags="remove_all_sd",  # no discovery of clouds: the targets are static

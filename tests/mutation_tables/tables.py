@@ -11,6 +11,7 @@ from tests.mutation_tables.decision_rows import DECISION_MUTATIONS
 from tests.mutation_tables.guarantee_rows import GUARANTEE_MUTATIONS
 from tests.mutation_tables.installation_rows import INSTALLATION_MUTATIONS
 from tests.mutation_tables.learning_rows import LEARNING_MUTATIONS
+from tests.mutation_tables.metric_rows import METRIC_MUTATIONS
 from tests.mutation_tables.mutation import Mutation
 from tests.mutation_tables.network_rows import NETWORK_MUTATIONS
 from tests.mutation_tables.operator_rows import SERVICE_ACCOUNT_MUTATIONS, SHELL_MUTATIONS
@@ -36,4 +37,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     *LEARNING_MUTATIONS,
     *INSTALLATION_MUTATIONS,
     *GUARANTEE_MUTATIONS,
+    *METRIC_MUTATIONS,
 )

@@ -128,3 +128,11 @@ helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- define "trainingjob.testLabels" -}}
 {{ include "trainingjob.labels" . | replace "app.kubernetes.io/name: trainingjob" "app.kubernetes.io/name: trainingjob-test" }}
 {{- end }}
+
+{{- /* Seconds that activities gained within the last hour. An increase over series of two leaders would miss some. */ -}}
+{{- define "trainingjob.goodputOfLastHour" -}}
+(sum by (namespace, name) (max by (namespace, name, bucket)
+            (last_over_time(trainingjob_goodput_seconds{ {{- . -}} }[5m])))
+            - sum by (namespace, name) (max by (namespace, name, bucket)
+            (last_over_time(trainingjob_goodput_seconds{ {{- . -}} }[5m] offset 1h))))
+{{- end -}}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from e2e.monitoring.rule_cases import CASES
 from trainingjob_operator.shell.metric_declarations import METRICS
 
 RUNBOOK = Path(__file__).parents[3] / "docs/troubleshooting.md"
@@ -21,18 +22,39 @@ ALERTS = {"metrics": {"alerts": {"enabled": True}}}
 
 def unknown_names(expression: str) -> list[str]:
     """Return the metrics of an expression that no program exports, and the labels that its metrics lack."""
-    metrics = set(re.findall(r"\btrainingjob_\w+", re.sub(r'"[^"]*"', "", expression)))
+    metrics = find_metrics(expression)
     selectors = re.findall(r"(trainingjob_\w+)\{([^}]*)\}", expression)
     selected = [(metric, label) for metric, text in selectors for label in re.findall(r"(\w+)=", text)]
-    grouped = {label for group in re.findall(r"by \(([^)]*)\)", expression) for label in group.split(", ")}
-    wanted = [*selected, *((metric, label) for metric in metrics for label in grouped)]
+    grouped = [
+        (metric, label)
+        for found in re.finditer(r"by \(([^)]*)\) ", expression)
+        for metric in find_metrics(find_argument(expression[found.end() :]))
+        for label in found[1].split(", ")
+    ]
+    wanted = [*selected, *grouped]
     lacking = [f"{metric}{{{label}}}" for metric, label in wanted if label not in LABELS.get(metric, {label})]
     return sorted({*(metrics - LABELS.keys()), *lacking})
+
+
+def find_metrics(expression: str) -> set[str]:
+    return set(re.findall(r"\btrainingjob_\w+", re.sub(r'"[^"]*"', "", expression)))
+
+
+def find_argument(text: str) -> str:
+    """Return the argument in parentheses with which a text begins."""
+    depth = 0
+    for end, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0:
+            return text[: end + 1]
+    raise AssertionError(f"the parentheses of {text} are not balanced")
 
 
 @pytest.mark.parametrize(
     ("expression", "unknown"),
     [
+        ("sum by (bucket) (rate(trainingjob_step[5m])) unless trainingjob_phase", ["trainingjob_step{bucket}"]),
+        ("sum by (bucket) (trainingjob_goodput_seconds) unless trainingjob_phase", []),
         ("rate(trainingjob_reconcile_errors[5m])", ["trainingjob_reconcile_errors"]),
         ("sum by (namespace, job) (trainingjob_step)", ["trainingjob_step{job}"]),
         ('trainingjob_jobs{name="a"}', ["trainingjob_jobs{name}"]),
@@ -49,16 +71,49 @@ def rules(chart: Any, values: dict[str, Any]) -> list[dict[str, Any]]:
     return list(group["rules"])
 
 
-def test_each_alert_names_exported_metrics_and_a_section_of_the_runbook(chart) -> None:
-    headings = re.findall("^## (.*)$", RUNBOOK.read_text(), re.MULTILINE)
-    anchors = {re.sub(r"[^a-z -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+def test_each_alert_names_exported_metrics_and_has_a_row_in_the_runbook(chart) -> None:
+    section = RUNBOOK.read_text().partition("\n## Alerts\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(TrainingJob\w+)`: .* \| `([^`]+)` \| `([^`]+)` \| .* \|$", section, re.MULTILINE)
 
-    assert len(rules(chart, ALERTS)) == 7
+    assert len(rules(chart, ALERTS)) == 11
+    assert [name for name, _, _ in rows] == [rule["alert"] for rule in rules(chart, ALERTS)]
+    assert all(first != second for _, first, second in rows)
     for rule in rules(chart, ALERTS):
         assert "trainingjob_" in rule["expr"]
         assert unknown_names(rule["expr"]) == []
-        page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
-        assert (page, anchor in anchors) == ("docs/troubleshooting.md", True)
+        assert rule["annotations"]["runbook_url"] == "docs/troubleshooting.md#alerts"
+
+
+def test_each_alert_has_a_situation_in_which_it_fires_and_one_in_which_it_does_not(chart) -> None:
+    names = {rule["alert"] for rule in rules(chart, ALERTS)}
+
+    assert {case.alert for case in CASES if True in case.fires.values()} == names
+    assert {case.alert for case in CASES if set(case.fires.values()) == {False}} == names
+
+
+def test_each_series_of_the_situations_is_exported() -> None:
+    expressions = [re.sub(r", pod=", ", pod=~", name) for case in CASES for name in case.series]
+
+    assert [unknown for expression in expressions for unknown in unknown_names(expression)] == []
+
+
+def test_alerts_about_jobs_have_no_label_of_a_pod(chart) -> None:
+    """With such a label, each change of the leader would begin the time of an alert again."""
+    about_jobs = [rule for rule in rules(chart, ALERTS) if "$labels.name" in rule["annotations"]["summary"]]
+
+    assert len(about_jobs) == 8
+    for rule in about_jobs:
+        assert re.match(r"\(*(max|sum) by \((namespace, )?name\) ", rule["expr"])
+
+
+def test_thresholds_are_values_of_the_chart(chart) -> None:
+    thresholds = {"noProgressFor": "7m", "waitsFor": "3h", "minGoodput": 0.25}
+    alerts = {"metrics": {"alerts": {"enabled": True, **thresholds}}}
+    found = {rule["alert"]: rule for rule in rules(chart, alerts)}
+
+    assert found["TrainingJobMakesNoProgress"]["for"] == "7m"
+    assert found["TrainingJobWaits"]["for"] == "3h"
+    assert " < 0.25 " in found["TrainingJobGoodputLow"]["expr"]
 
 
 def test_alerts_are_off_by_default_and_follow_the_webhook(chart) -> None:

@@ -107,6 +107,7 @@ REFUSED = {
     "no port of the API server": ({"networkPolicy": {"apiServerPorts": []}}, "/networkPolicy/apiServerPorts"),
     "a goodput in percent": ({"metrics": {"alerts": {"minGoodput": 50}}}, "/metrics/alerts/minGoodput"),
     "a time without its unit": ({"metrics": {"alerts": {"noProgressFor": "30"}}}, "/metrics/alerts/noProgressFor"),
+    "a wait without its unit": ({"metrics": {"alerts": {"waitsFor": "1"}}}, "/metrics/alerts/waitsFor"),
     "a token without TLS": (
         {"metrics": {"authentication": {"enabled": True}}},
         "metrics.authentication.enabled needs metrics.tls.enabled",

@@ -1,0 +1,66 @@
+"""Mutations of the metrics of jobs, and of the alert rules that read them."""
+
+from tests.mutation_tables.mutation import CORE, SHELL, Mutation
+
+ALERTS = "charts/trainingjob/templates/alerts.yaml"
+COUNTS = "tests/shell/test_attempt_counts.py"
+PRESENT = "tests/shell/test_present_world.py"
+
+METRIC_MUTATIONS = (
+    Mutation(
+        "export the slices of a world that has ended",
+        f"{SHELL}/present_world.py",
+        " and not has_ended else 0",
+        " else 0",
+        (PRESENT,),
+    ),
+    Mutation(
+        "export the last speed of a job that does not train",
+        f"{SHELL}/metrics.py",
+        "        training = tuple(job for job in jobs if is_training(job))\n",
+        "        training = jobs\n",
+        (PRESENT,),
+    ),
+    Mutation(
+        "export failing saves of a job that is over",
+        f"{SHELL}/metrics.py",
+        "        if count_present_slices(job):\n",
+        '        if get_value(job, "status", "world"):\n',
+        (PRESENT,),
+    ),
+    Mutation(
+        "leave out the seconds since the last written status",
+        f"{SHELL}/present_world.py",
+        'read.goodput if get_text(status, "completionTime") else count_until_now(read, now)',
+        "read.goodput",
+        (PRESENT,),
+    ),
+    Mutation(
+        "count the restarts of an earlier leader again",
+        f"{SHELL}/assembly.py",
+        "                self._restart_counts()  # and has counted the restarts until now\n",
+        "",
+        ("tests/shell/test_assembly.py::test_a_new_leader_does_not_count_the_restarts_before_it_again",),
+    ),
+    Mutation(
+        "count a planned end of a world as a restart",
+        f"{CORE}/report/job_status.py",
+        "restarted=restarts.total > previous.restarts.total",
+        "restarted=True",
+        (COUNTS,),
+    ),
+    Mutation(
+        "forget restarts whose attempts the status has dropped",
+        f"{SHELL}/attempt_counts.py",
+        "        self._count(UNLISTED, total - self._total - len(new))\n",
+        "",
+        (COUNTS,),
+    ),
+    Mutation(
+        "end an alert with the pod of the leader",
+        ALERTS,
+        "max by (namespace, name) (max_over_time(trainingjob_checkpoint_failing[5m])) == 1",
+        "trainingjob_checkpoint_failing == 1",
+        ("tests/render/chart/test_alerts.py",),
+    ),
+)
