@@ -16,6 +16,7 @@ from aiohttp import web
 from kubernetes.aio.client import Configuration
 
 from tests.support.builders import ready_node
+from tests.support.job_metrics import restarted
 from tests.support.tokens import make_token
 from trainingjob_api.protocol import REPORT_PATH, TOKEN_AUDIENCE
 from trainingjob_operator.core.names import CA_CONFIG_MAP, JOB_LABEL, UID_LABEL
@@ -34,15 +35,6 @@ SETTINGS = Settings(trainer_image="trainer:1", namespace="ml", service="training
 HOST = SETTINGS.host
 GOOD = make_token("good")
 PATIENCE_SECONDS = 60.0
-TIME = "2026-11-21T12:00:00Z"
-CRASHED = {
-    "generation": 1,
-    "slices": 2,
-    "started": TIME,
-    "ended": TIME,
-    "cause": {"reason": "Crash"},
-    "restarted": True,
-}
 
 
 class Running:
@@ -244,7 +236,7 @@ async def test_a_new_leader_does_not_count_the_restarts_before_it_again(start: A
     """The job looks younger than the process: another leader was there when it was created and restarted."""
     (known,) = found(api_server, TRAINING_JOB)
     known["metadata"]["creationTimestamp"] = "2999-01-01T00:00:00Z"
-    known["status"] = {"attempts": [CRASHED], "restarts": {"total": 1}}
+    known["status"] = restarted("Crash")
     running = await start()
     await until(lambda: running.operator.lease.is_leading, "it leads")
 

@@ -65,8 +65,9 @@ def labelled(value: float, **labels: str) -> dict[frozenset[tuple[str, str]], fl
 
 def restarted(*reasons: str) -> dict[str, Any]:
     """Return the fields of a job that has restarted for these reasons, and trains in the world after them."""
+    begun = {"slices": 2, "started": BEFORE}
     ended = [
-        {"generation": number, "ended": AFTER, "cause": {"reason": reason}, "restarted": True}
+        {**begun, "generation": number, "ended": AFTER, "cause": {"reason": reason}, "restarted": True}
         for number, reason in enumerate(reasons, 1)
     ]
-    return {"attempts": [*ended, {"generation": len(reasons) + 1}], "restarts": {"total": len(reasons)}}
+    return {"attempts": [*ended, {**begun, "generation": len(reasons) + 1}], "restarts": {"total": len(reasons)}}
