@@ -88,7 +88,7 @@ class KubernetesCluster:
             )
         if not self._reflector.synced.is_set():
             raise ClusterUnavailableError("not all objects are listed yet")
-        if reason := self._feed.unreadable.reason(namespace):
+        if reason := self._reflector.unreadable.reason(namespace):
             raise ClusterUnavailableError(f"the operator may not list the objects of namespace '{namespace}': {reason}")
         jobsets, jobs, pods, config_maps = (
             self._store[kind].list_children(namespace, uid) for kind in (JOB_SET, JOB, POD, CONFIG_MAP)

@@ -114,10 +114,7 @@ def _evaluate(uid: str, request: Manifest, check: Check, namespaces: Sequence[st
         warnings += warn_of_update(old, job)
     namespace = get_text(request, "namespace")
     if namespaces and namespace not in namespaces:
-        if operation == "CREATE":
-            problems.append(_unwatched_namespace(namespace, namespaces))
-        else:  # the namespace was watched when the job was created
-            warnings.append(_unwatched_job(namespace))
+        _report_unwatched(namespace, namespaces, operation, problems, warnings)
     warning_texts = [str(warning) for warning in in_order(warnings)]
 
     def deny(*added: Problem) -> Manifest:
@@ -135,6 +132,16 @@ def _evaluate(uid: str, request: Manifest, check: Check, namespaces: Sequence[st
     denial = deny(_missing_permission(get_text(user, "username"), namespace, account))
     access = AccessCheck(user if isinstance(user, dict) else {}, namespace, account, denial)
     return ReviewResult(answer, access, without_kueue)
+
+
+def _report_unwatched(
+    namespace: str, namespaces: Sequence[str], operation: str, problems: list[Problem], warnings: list[Problem]
+) -> None:
+    """Add that the operator does not manage a namespace: a problem of a new job, and a warning for a stored one."""
+    if operation == "CREATE":
+        problems.append(_unwatched_namespace(namespace, namespaces))
+    else:  # the namespace was watched when the job was created
+        warnings.append(_unwatched_job(namespace))
 
 
 def _removes_problems(job: Any, old: Any, checked: CheckedSpec, check_old: Callable[[], CheckedSpec]) -> bool:

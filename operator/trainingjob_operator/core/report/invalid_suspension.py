@@ -83,7 +83,7 @@ def suspended_status(
         update={
             "phase": stage.value,
             "conditions": merge_conditions(status.conditions, [suspended, *others], generation, now),
-            "attempts": attempts.end_attempt(ended, end, now) if end else ended,
+            "attempts": attempts.end_attempt(ended, end, now, restarted=False) if end else ended,
             "goodput": counted.model_copy(update={"current": Bucket.RESIZING if end is None else Bucket.SUSPENDED}),
         }
     )
