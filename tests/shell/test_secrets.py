@@ -152,7 +152,7 @@ async def test_a_secret_of_the_trainers_environment_is_nowhere_after_a_whole_lif
     assert any(attempt.cause and "[redacted]" in attempt.cause.message for attempt in sim.status.attempts)
     store = Store(KINDS)
     metrics = Metrics("1")
-    metrics.register_jobs(store[TRAINING_JOB], NOW)
+    metrics.register_jobs(store[TRAINING_JOB], lambda: NOW)
     store.put(TRAINING_JOB, {**copied(sim.job), "metadata": {**sim.job["metadata"], "resourceVersion": "9999"}})
     public = (
         json.dumps(sim.cluster.statuses),
