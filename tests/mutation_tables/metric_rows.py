@@ -24,8 +24,8 @@ METRIC_MUTATIONS = (
     Mutation(
         "export failing saves of a job that is over",
         f"{SHELL}/metrics.py",
-        "        if count_present_slices(job):\n",
-        '        if get_value(job, "status", "world"):\n',
+        "        with_world = tuple(job for job in jobs if count_present_slices(job))\n",
+        '        with_world = tuple(job for job in jobs if get_value(job, "status", "world"))\n',
         (PRESENT,),
     ),
     Mutation(

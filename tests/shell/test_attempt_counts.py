@@ -112,7 +112,7 @@ async def test_counts_agree_with_the_status_through_losses_edits_and_a_suspensio
 
     async def run(seconds: float, until: str = "") -> dict[str, int]:
         await sim.run(seconds, until=until)
-        ((_, found),) = counts.update()
+        ((_, found),) = counts.update([sim.job])
         return found.restarts
 
     await sim.run_until_step(10)
@@ -139,6 +139,6 @@ async def test_the_crash_that_fails_a_job_is_no_restart() -> None:
 
     await sim.run(30, until="Failed")
 
-    ((_, found),) = counts.update()
+    ((_, found),) = counts.update([sim.job])
     assert sim.status.phase == "Failed"
     assert (found.restarts, sim.status.restarts.total) == ({}, 0)

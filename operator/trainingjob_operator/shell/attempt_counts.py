@@ -67,10 +67,10 @@ class JobCounts:
         self._since = self._now()
         self._counts = {get_text(job, "metadata", "uid"): skip_known(job) for job in self._jobs}
 
-    def update(self) -> Iterator[tuple[Manifest, AttemptCounts]]:
-        """Yield each job with its counts, after counting what is new in its status. Drop those of deleted jobs."""
+    def update(self, jobs: Iterable[Manifest]) -> Iterator[tuple[Manifest, AttemptCounts]]:
+        """Yield each job with its counts, after counting what is new in its status. Drop those of other jobs."""
         counted = {}
-        for job in self._jobs:
+        for job in jobs:
             uid = get_text(job, "metadata", "uid")
             counts = counted[uid] = self._counts.get(uid) or self._start(job)
             counts.update(job)

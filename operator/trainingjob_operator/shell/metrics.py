@@ -158,14 +158,15 @@ class JobCollector(Collector):
         yield _bad_nodes(jobs)
         yield _times(declarations.LAST_COMMIT, jobs, "checkpoint", "time")
         yield _times(declarations.COMPLETION, jobs, "completionTime")
+        with_world = tuple(job for job in jobs if count_present_slices(job))
         for metric, field in FAILING:
-            yield _failing(metric, jobs, field)
+            yield _failing(metric, with_world, field)
         yield from _goodput(jobs, self._now())
-        yield from self._attempts()
+        yield from self._attempts(jobs)
 
-    def _attempts(self) -> tuple[Metric, Metric]:
+    def _attempts(self, jobs: Iterable[Manifest]) -> tuple[Metric, Metric]:
         restarts, lost_steps = _counter_family(declarations.RESTARTS), _counter_family(declarations.LOST_STEPS)
-        for job, counts in self.counts.update():
+        for job, counts in self.counts.update(jobs):
             for reason, count in counts.restarts.items():
                 restarts.add_metric([*_names(job), reason], count)
             lost_steps.add_metric(_names(job), counts.lost_steps)
@@ -241,8 +242,7 @@ def _times(metric: MetricDeclaration, jobs: Iterable[Manifest], *path: str) -> M
 def _failing(metric: MetricDeclaration, jobs: Iterable[Manifest], field: str) -> Metric:
     family = _family(metric)
     for job in jobs:
-        if count_present_slices(job):
-            family.add_metric(_names(job), float(bool(get_value(job, "status", field))))
+        family.add_metric(_names(job), float(bool(get_value(job, "status", field))))
     return family
 
 
