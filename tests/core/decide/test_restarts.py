@@ -63,6 +63,13 @@ def test_the_first_failure_is_answered_at_once() -> None:
     assert kind(crash(trained())) == (Claim, (0, 1), "Crash", True)
 
 
+def test_an_attempt_that_ended_with_a_restart_is_marked() -> None:
+    scene = failing(times=2)
+
+    assert [attempt.restarted for attempt in scene.status.attempts] == [True, True]
+    assert scene.status.restarts.total == 2
+
+
 def test_second_failure_without_a_saved_step_pauses_and_reports_the_deadline() -> None:
     scene = try_again(failing())
 

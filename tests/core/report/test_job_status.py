@@ -107,6 +107,7 @@ def test_condition_keeps_its_transition_time_until_it_changes() -> None:
     assert scene.status.completion_time == format_time(NOW + timedelta(minutes=2))
     assert scene.status.attempts[-1].cause
     assert scene.status.attempts[-1].cause.reason == "Completed"
+    assert not scene.status.attempts[-1].restarted
 
 
 def test_nothing_changes_after_the_end() -> None:
