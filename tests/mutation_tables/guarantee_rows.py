@@ -91,7 +91,7 @@ OPERATOR_GUARANTEES = (
     ),
     Mutation(
         "times of a status stay where a clock is set",
-        f"{SHELL}/reconcile.py",
+        f"{SHELL}/status_writer.py",
         "        newest = shift_times(cache.newest, clock_adjustment - cache.clock_adjustment)\n",
         "        newest = cache.newest\n",
         ("tests/shell/test_fences.py::test_a_clock_that_is_set_ends_nothing",),

@@ -170,8 +170,8 @@ START_MUTATIONS = (
     Mutation(
         "a cluster whose PodGroups are all unknown is not reported",
         f"{SHELL}/reconcile.py",
-        "() if queue else describe_unknown_versions(",
-        "() and describe_unknown_versions(",
+        "            return describe_unknown_versions(",
+        "            return () and describe_unknown_versions(",
         ("tests/shell/test_reconcile_pod_groups.py",),
     ),
     Mutation(
