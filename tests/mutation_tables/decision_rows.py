@@ -48,7 +48,7 @@ DECISION_MUTATIONS = (
     Mutation(
         "a pod on a dead node delays a suspension until the node returns",
         f"{CORE}/decide/child_maintenance.py",
-        "        return (*_stop_preparation(seen), *jobsets, *_delete_stuck_pods(seen))\n",
+        "        return (*_stop_preparation(seen), *jobsets, *_delete_stuck_pods(seen.pods))\n",
         "        return (*_stop_preparation(seen), *jobsets)\n",
         ("tests/core/decide/test_child_maintenance.py",),
     ),

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.support.builders import child_job_manifest, jobset_manifest, make_plan, pod_manifest
+from tests.support.builders import UID, child_job_manifest, jobset_manifest, make_plan, pod_manifest
 from tests.support.scenes import Scene, drop_pod, fail, lose_node, set_pod, trained
 from trainingjob_api.protocol import FailureReason, Phase
 from trainingjob_operator.core.decide.child_maintenance import (
@@ -15,6 +15,7 @@ from trainingjob_operator.core.decide.child_maintenance import (
     DeleteJob,
     DeleteJobSet,
     DeletePod,
+    list_invalid_deletions,
 )
 from trainingjob_operator.core.times import format_time
 
@@ -257,6 +258,13 @@ def test_a_pod_on_a_dead_node_does_not_delay_the_suspension() -> None:
     scene.step(1.0)
 
     assert scene.status.phase == "Suspended"
+
+
+def test_a_pod_on_a_dead_node_does_not_delay_the_suspension_of_an_invalid_job() -> None:
+    scene = stuck(trained(), 1, 0)
+    deletions = list_invalid_deletions(scene.children(), UID, scene.heartbeats(), scene.now)
+
+    assert [name(deletion) for deletion in deletions] == [("delete jobset", 0), ("delete jobset", 1), ("force", 1, 0)]
 
 
 def forgotten(scene: Scene) -> Scene:

@@ -29,7 +29,7 @@ from trainingjob_operator.core.manifests import Children
 from trainingjob_operator.core.observe.heartbeats import HeartbeatState
 from trainingjob_operator.core.observe.jobsets import ChildJob, JobSet, read_jobset
 from trainingjob_operator.core.observe.observed import Observed, Slice, list_recorded_nodes
-from trainingjob_operator.core.observe.pods import Pod
+from trainingjob_operator.core.observe.pods import Pod, read_pods
 from trainingjob_operator.core.observe.preparation_state import PreparationJob, read_preparation
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.units import format_duration
@@ -115,15 +115,15 @@ def list_child_operations(plan: Plan, seen: Observed, decision: Decision) -> tup
         return ()  # the garbage collector deletes them with the job
     if seen.is_over or isinstance(decision, (Succeed, Fail)):
         unused = tuple(DeleteJobSet(jobset) for jobset in _list_owned_jobsets(seen) if not _was_started(seen, jobset))
-        return (*_stop_preparation(seen), *unused, *_delete_stuck_pods(seen))
+        return (*_stop_preparation(seen), *unused, *_delete_stuck_pods(seen.pods))
     if plan.spec.suspend:
         is_saved = seen.world is None or isinstance(decision, EndWorld)
         jobsets = tuple(DeleteJobSet(jobset) for jobset in _list_owned_jobsets(seen)) if is_saved else ()
-        return (*_stop_preparation(seen), *jobsets, *_delete_stuck_pods(seen))
+        return (*_stop_preparation(seen), *jobsets, *_delete_stuck_pods(seen.pods))
     if is_preparing(plan, seen):
         return () if seen.preparation else (CreatePreparation(),)
     if is_released(decision):
-        return (*(DeleteJobSet(jobset) for jobset in _list_owned_jobsets(seen)), *_delete_stuck_pods(seen))
+        return (*(DeleteJobSet(jobset) for jobset in _list_owned_jobsets(seen)), *_delete_stuck_pods(seen.pods))
     world = decision.world if isinstance(decision, (Claim, RunReplicas)) else seen.world
     training = world.slices if world else ()
     return (
@@ -136,18 +136,19 @@ def list_child_operations(plan: Plan, seen: Observed, decision: Decision) -> tup
 def list_invalid_deletions(
     children: Children, uid: str, heartbeats: HeartbeatState, now: datetime
 ) -> tuple[ChildOperation, ...]:
-    """Return the deletions of everything that a job owns. They need no plan."""
+    """Return the deletions of everything that an invalid job owns. They need no plan."""
     jobsets = [read_jobset(manifest, uid, children, now) for manifest in children.jobsets]
     job = read_preparation(children, heartbeats)
     return (
         *((DeletePreparation(job),) if job and not job.deleting else ()),
         *(DeleteJobSet(jobset) for jobset in jobsets if jobset.is_own and not jobset.deleting),
+        *_delete_stuck_pods(read_pods(children, now)),
     )
 
 
-def _delete_stuck_pods(seen: Observed) -> tuple[DeletePod, ...]:
+def _delete_stuck_pods(pods: Sequence[Pod]) -> tuple[DeletePod, ...]:
     """Return the deletion of pods on dead nodes. Otherwise, they would exist until their nodes return."""
-    return tuple(DeletePod(pod, force=True) for pod in seen.pods if pod.is_stuck)
+    return tuple(DeletePod(pod, force=True) for pod in pods if pod.is_stuck)
 
 
 def _stop_preparation(seen: Observed) -> tuple[ChildOperation, ...]:
@@ -210,7 +211,7 @@ def _list_repairs(seen: Observed, training: Sequence[int]) -> tuple[ChildOperati
         job for job in settled_jobs if _has_lost_all_hosts(seen, job) or _is_delayed_by_back_off(seen, job, training)
     ]
     return (
-        *_delete_stuck_pods(seen),
+        *_delete_stuck_pods(seen.pods),
         *(DeletePod(pod, force=False) for pod in failed),
         *(DeleteJob(job) for job in lost),
         *(
