@@ -39,7 +39,7 @@ INSTALLATION_MUTATIONS = (
     Mutation(
         "jobs of an unreadable namespace are reconciled without their pods",
         f"{SHELL}/cluster.py",
-        "        if reason := self._feed.unreadable.reason(namespace):\n",
+        "        if reason := self._reflector.unreadable.reason(namespace):\n",
         '        if reason := "":\n',
         (f"{UNREADABLE}::test_jobs_of_other_namespaces_are_known_and_those_of_an_unreadable_one_wait",),
     ),
@@ -60,8 +60,8 @@ INSTALLATION_MUTATIONS = (
     Mutation(
         "edits of a job whose namespace is no longer watched are rejected",
         f"{SHELL}/review_evaluation.py",
-        '        if operation == "CREATE":\n            problems',
-        "        if True:\n            problems",
+        '    if operation == "CREATE":\n        problems',
+        "    if True:\n        problems",
         (ELSEWHERE,),
     ),
     Mutation(

@@ -45,8 +45,8 @@ METRIC_MUTATIONS = (
     Mutation(
         "count a planned end of a world as a restart",
         f"{CORE}/report/job_status.py",
-        "restarted=restarts.total > previous.restarts.total",
-        "restarted=True",
+        "has_restarted = restarts.total > previous.restarts.total",
+        "has_restarted = True",
         (COUNTS,),
     ),
     Mutation(

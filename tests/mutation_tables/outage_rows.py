@@ -91,7 +91,7 @@ OUTAGE_MUTATIONS = (
         "            leadership.cancel()  # it would acquire the released Lease again\n"
         "            await asyncio.wait([leadership])\n",
         "",
-        ("tests/shell/test_assembly.py::test_released_lease_is_not_acquired_again_before_the_end",),
+        ("tests/shell/test_leading.py::test_released_lease_is_not_acquired_again_before_the_end",),
     ),
     Mutation(
         "a clock that is set back stops repeated events",

@@ -4,6 +4,7 @@ It has no controllers, admission or rights; a test sets `fault` to answer a requ
 """
 
 import asyncio
+import contextlib
 import copy
 import itertools
 import json
@@ -16,8 +17,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio.client import Configuration
 
+from tests.support.running_operator import SETTINGS, Running, end
 from trainingjob_operator.core.names import JOB_LABEL, SLICE_OFFSET_LABEL, UID_LABEL
+from trainingjob_operator.shell import assembly
 from trainingjob_operator.shell.api import Api
+from trainingjob_operator.shell.assembly import Operator
 from trainingjob_operator.shell.authentication import PodAuthenticator
 from trainingjob_operator.shell.kinds import (
     ACCESS_REVIEW,
@@ -31,7 +35,9 @@ from trainingjob_operator.shell.kinds import (
     WEBHOOK_CONFIGURATION,
     Kind,
 )
+from trainingjob_operator.shell.process import ListenPorts
 from trainingjob_operator.shell.reflector import KINDS
+from trainingjob_operator.shell.settings import Settings
 from trainingjob_operator.shell.store import Store
 
 NAMESPACE = Kind("v1", "Namespace", "namespaces", is_namespaced=False)
@@ -325,3 +331,22 @@ def store() -> Store:
 @pytest.fixture
 def authenticator(api: Any, store: Store) -> PodAuthenticator:
     return PodAuthenticator(api, store)
+
+
+@pytest.fixture
+async def start(server: Any, monkeypatch: pytest.MonkeyPatch, unused_tcp_port_factory: Any):
+    """Return a function that starts an operator; all are stopped in the end, and must end well."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def begin(settings: Settings = SETTINGS) -> Running:
+            monkeypatch.setattr(assembly, "lease_identity", lambda: f"operator-{len(begun)}")
+            api = await stack.enter_async_context(Api(Configuration(host=server[1])))
+            names = ("rendezvous", "metrics", *(("metrics_tls",) if settings.metrics_authentication else ()))
+            ports = {name: unused_tcp_port_factory() for name in names}
+            running = Running(Operator(settings, api), ports)
+            begun.append(asyncio.create_task(running.operator.run(running.stop, ListenPorts(**ports))))
+            stack.push_async_callback(end, begun[-1], running.stop)
+            return running
+
+        begun: list[asyncio.Task[None]] = []
+        yield begin

@@ -1,11 +1,9 @@
 """The whole operator as one process would run it, against an API server in memory."""
 
 import asyncio
-import contextlib
 import copy
 import ssl
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,93 +15,18 @@ from kubernetes.aio.client import Configuration
 
 from tests.support.builders import ready_node
 from tests.support.job_metrics import restarted
+from tests.support.running_operator import HOST, SETTINGS, found, until
 from tests.support.tokens import make_token
 from trainingjob_api.protocol import REPORT_PATH, TOKEN_AUDIENCE
 from trainingjob_operator.core.names import CA_CONFIG_MAP, JOB_LABEL, UID_LABEL
-from trainingjob_operator.shell import assembly, leader_election
+from trainingjob_operator.shell import leader_election
 from trainingjob_operator.shell.api import Api
 from trainingjob_operator.shell.assembly import Operator
-from trainingjob_operator.shell.certificates import renew
 from trainingjob_operator.shell.kinds import CONFIG_MAP, JOB, JOB_SET, LEASE, NODE, POD, SECRET, TRAINING_JOB
-from trainingjob_operator.shell.leader_label import LEADER_LABEL
 from trainingjob_operator.shell.process import ListenPorts
-from trainingjob_operator.shell.settings import Settings
-from trainingjob_operator.shell.tls import to_secret_data
 
 EXAMPLE = yaml.safe_load((Path(__file__).parents[2] / "crds/examples/demo.yaml").read_text())
-SETTINGS = Settings(trainer_image="trainer:1", namespace="ml", service="trainingjob-operator")
-HOST = SETTINGS.host
 GOOD = make_token("good")
-PATIENCE_SECONDS = 60.0
-
-
-class Running:
-    """An operator that runs, and the addresses of its servers."""
-
-    def __init__(self, operator: Operator, ports: dict[str, int]) -> None:
-        self.operator = operator
-        self.ports = ports
-        self.stop = asyncio.Event()
-
-    async def get(self, path: str) -> tuple[int, str]:
-        async with (
-            aiohttp.ClientSession() as session,
-            session.get(f"http://127.0.0.1:{self.ports['metrics']}{path}") as response,
-        ):
-            return response.status, await response.text()
-
-    async def post(self, port: str, path: str, body: Any, token: str = "") -> tuple[int, Any]:
-        """Post to a TLS server as a client that trusts the published CAs and verifies the operator's name."""
-        trusting = ssl.create_default_context(cadata=self.operator.tls.bundle)
-        headers = {"Authorization": f"Bearer {token}"}
-        async with (
-            aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trusting)) as session,
-            session.post(
-                f"https://127.0.0.1:{self.ports[port]}{path}", json=body, headers=headers, server_hostname=HOST
-            ) as response,
-        ):
-            assert response.status != 503 or "close" in response.headers.get("Connection", ""), "go and find the leader"
-            return response.status, await response.json()
-
-
-@pytest.fixture
-async def start(server: Any, monkeypatch: pytest.MonkeyPatch, unused_tcp_port_factory: Any):
-    """Return a function that starts an operator; all are stopped in the end, and must end well."""
-    async with contextlib.AsyncExitStack() as stack:
-
-        async def begin(settings: Settings = SETTINGS) -> Running:
-            monkeypatch.setattr(assembly, "lease_identity", lambda: f"operator-{len(begun)}")
-            api = await stack.enter_async_context(Api(Configuration(host=server[1])))
-            names = ("rendezvous", "metrics", *(("metrics_tls",) if settings.metrics_authentication else ()))
-            ports = {name: unused_tcp_port_factory() for name in names}
-            running = Running(Operator(settings, api), ports)
-            begun.append(asyncio.create_task(running.operator.run(running.stop, ListenPorts(**ports))))
-            stack.push_async_callback(end, begun[-1], running.stop)
-            return running
-
-        begun: list[asyncio.Task[None]] = []
-        yield begin
-
-
-async def end(task: asyncio.Task[None], stop: asyncio.Event) -> None:
-    stop.set()
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        await task
-
-
-async def until(find: Any, what: str = "it") -> Any:
-    """Wait until a function returns something, and return that."""
-    try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not (found := find()):  # noqa: ASYNC110  # the state of many parts has no one event
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        pytest.fail(f"waited in vain until {what}")
-    return found
-
-
-def found(api_server: Any, kind: Any) -> list[dict[str, Any]]:
-    return [item for key, item in api_server.objects.items() if key[0] is kind]
 
 
 @pytest.fixture
@@ -309,52 +232,6 @@ async def test_the_node_that_it_runs_on_is_known(start: Any, api_server: Any) ->
     assert (children.own_node or {})["metadata"]["name"] == "system-1"
 
 
-async def test_the_leader_labels_its_pod_and_is_known_by_its_name(start: Any, api_server: Any) -> None:
-    for name in ("operator-a", "former"):
-        labels = {"app": "operator"} | ({LEADER_LABEL: "true"} if name == "former" else {})
-        api_server.put(POD, {"metadata": {"name": name, "namespace": "ml", "labels": labels}})
-    await start(replace(SETTINGS, pod="operator-a"))
-
-    def labelled() -> list[str]:
-        pods = found(api_server, POD)
-        return [pod["metadata"]["name"] for pod in pods if LEADER_LABEL in pod["metadata"]["labels"]]
-
-    await until(lambda: labelled() == ["operator-a"], "only the leader's pod has the label")
-    (lease,) = found(api_server, LEASE)
-    assert lease["spec"]["holderIdentity"] == "operator-a"
-
-
-async def test_foreign_certificates_without_a_webhook(start: Any, api_server: Any, tmp_path: Path) -> None:
-    made = to_secret_data(renew(None, (HOST,), datetime.now(UTC)))
-    for name in ("tls.crt", "tls.key", "ca.crt"):
-        (tmp_path / name).write_text(made[name])
-
-    running = await start(replace(SETTINGS, certificates=tmp_path, webhook_enabled=False))
-    await until(lambda: running.operator.lease.is_leading, "it leads")
-
-    assert running.operator.tls.bundle == made["ca.crt"]
-    assert not any("secrets" in path or "webhookconfigurations" in path for path in api_server.requests)
-
-
-async def test_an_operator_that_lists_no_more_is_to_be_restarted(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    running = await start()
-    await until(lambda: running.operator.lease.is_leading, "it leads")
-    monkeypatch.setattr(assembly, "MAX_LIST_SILENCE_SECONDS", -1.0)
-
-    code, words = await running.get("/healthz")
-
-    assert (code, words.split(" for ")[0]) == (503, "no list of objects succeeded")
-
-
-async def test_without_an_api_server_it_is_alive_and_not_ready(start: Any, api_server: Any) -> None:
-    api_server.fault = lambda _: web.Response(status=503)
-    running = await start()
-    await until(lambda: len(api_server.requests) > 1, "it has asked")
-
-    assert await running.get("/healthz") == (200, "ok\n")
-    assert await running.get("/readyz") == (503, "there is no certificate yet\n")
-
-
 @pytest.mark.slow  # the second waits until the Lease of the first has expired
 async def test_of_two_only_one_leads_and_the_other_takes_over(start: Any, api_server: Any, job: Any) -> None:
     first, second = await start(), await start()
@@ -404,23 +281,3 @@ async def test_a_part_that_breaks_ends_the_process(
 
 async def broken() -> None:
     raise ZeroDivisionError
-
-
-async def test_released_lease_is_not_acquired_again_before_the_end(
-    start: Any, api_server: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(leader_election, "RETRY_PERIOD_SECONDS", 0.01)
-    running = await start()
-    await until(lambda: running.operator.lease.is_leading, "it leads")
-    release = running.operator.lease.release
-
-    async def release_slowly() -> None:
-        await release()
-        await asyncio.sleep(0.3)
-
-    monkeypatch.setattr(running.operator.lease, "release", release_slowly)
-    running.stop.set()
-    await until(lambda: found(api_server, LEASE)[0]["spec"]["holderIdentity"] == "", "the Lease is released")
-    await asyncio.sleep(0.2)
-
-    assert found(api_server, LEASE)[0]["spec"]["holderIdentity"] == ""

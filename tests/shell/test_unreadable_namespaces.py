@@ -1,4 +1,4 @@
-"""A watched namespace that the operator may not list stops only the jobs in it, until the operator may list it again."""
+"""A watched namespace that the operator may not list stops only the jobs in it, until it can be listed again."""
 
 import asyncio
 from collections.abc import AsyncIterator
