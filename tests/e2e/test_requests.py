@@ -28,9 +28,14 @@ def event(verb: str, resource: str, body: Any = None, *, code: int = 200, after:
 
 def status(after: float = 0.0, *, uid: str = "u", version: str = "7", total: int = 0) -> Event:
     """Return the writing of a status with a number of restarts."""
+    time = BEGUN.isoformat()
+    attempts = [
+        {"generation": number, "slices": 1, "started": time, "ended": time, "restarted": True}
+        for number in range(1, total + 1)
+    ]
     body = {
         "metadata": {"uid": uid, "resourceVersion": version},
-        "status": {"restarts": {"total": total, "counted": 0, "sinceCommit": 0}},
+        "status": {"restarts": {"total": total, "counted": 0, "sinceCommit": 0}, "attempts": attempts},
     }
     return event("update", "trainingjobs/status", body, after=after)
 
