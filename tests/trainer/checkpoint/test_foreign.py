@@ -209,6 +209,8 @@ OWNERS: dict[str, Callable[[Path], object]] = {
     "deep": lambda path: fill(path, b"[" * 2_000 + b"]" * 2_000 + b"\n"),
     "a list": lambda path: fill(path, b"[]\n"),
     "a number for a job": lambda path: fill(path, b'{"uid": "x", "job": 5}\n'),
+    "a text for former owners": lambda path: fill(path, b'{"uid": "x", "job": "a/b", "former": "y"}\n'),
+    "a number for a former owner": lambda path: fill(path, b'{"uid": "x", "job": "a/b", "former": [5]}\n'),
     "an escape sequence": lambda path: fill(path, b'{"uid": "x", "job": "\\u001b]52;c;\\u0007"}\n'),
     "no text": lambda path: fill(path, b"\xff\xfe\n"),
     "a folder": os.mkdir,

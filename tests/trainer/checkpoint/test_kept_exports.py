@@ -335,6 +335,8 @@ def test_the_folder_of_another_job_is_rejected_except_for_a_takeover(job: Job) -
     assert (caught.value.reason, caught.value.path) == (FailureReason.CONFIG, kept_exports.FIELD)
 
     claim(job.config("other", takeover=True))
+    with pytest.raises(TrainingError, match=r"UID other.* does not take it over again"):
+        claim(job.config(takeover=True))
 
 
 def test_an_export_of_the_last_step_claims_and_exports_nothing_else(job: Job) -> None:

@@ -12,7 +12,7 @@ from tests.support.trainer.object_store import ObjectStore
 from tests.support.trainer.tiny import UID, make_config, make_spec
 from trainingjob_api.protocol import FailureReason
 from trainingjob_trainer.checkpoint import delete_folder
-from trainingjob_trainer.checkpoint.owner import OWNER_FILE, check_writable, claim
+from trainingjob_trainer.checkpoint.owner import MAX_BYTES, MAX_FORMER, OWNER_FILE, check_writable, claim, list_owners
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.store.opening import open_store
 
@@ -54,6 +54,44 @@ def test_first_job_is_rejected_after_a_takeover(tmp_path: Path) -> None:
     assert owner(tmp_path) == "other"
     with pytest.raises(TrainingError, match="UID other"):
         claim_as(tmp_path, UID)
+
+
+def test_a_job_that_has_lost_its_folder_does_not_take_it_over_again(tmp_path: Path) -> None:
+    for uid in ("first", "second", "third"):
+        claim_as(tmp_path, uid, checkpoint__takeover=True)
+    claim_as(tmp_path, "third", checkpoint__takeover=True)
+
+    for uid in ("first", "second"):
+        with pytest.raises(TrainingError, match=r"UID third\)\. .* Create another job with spec\.checkpoint") as caught:
+            claim_as(tmp_path, uid, checkpoint__takeover=True)
+        assert (caught.value.reason, caught.value.path, caught.value.fatal) == (
+            FailureReason.CONFIG,
+            "spec.checkpoint.uri",
+            True,
+        )
+    assert list_owners(open_store(tmp_path)) == ("third", "second", "first")
+
+
+def test_a_job_that_has_trained_takes_over_nothing(tmp_path: Path) -> None:
+    """An older trainer did not write the former owners."""
+    (tmp_path / "OWNER").write_text('{"uid": "other", "job": "tests/other"}\n')
+    config = make_config(make_spec(tmp_path, tmp_path, checkpoint__takeover=True))
+
+    with pytest.raises(TrainingError, match=r"of tests/other \(UID other\)\. This job has lost the folder"):
+        claim(open_store(tmp_path), config, has_trained=True)
+    assert owner(tmp_path) == "other"
+
+    claim(open_store(tmp_path), config)
+    assert list_owners(open_store(tmp_path)) == (UID, "other")
+
+
+def test_the_newest_former_owners_are_kept(tmp_path: Path) -> None:
+    uids = [f"{number:036}" for number in range(MAX_FORMER + 3)]
+    for uid in uids:
+        claim_as(tmp_path, uid, checkpoint__takeover=True)
+
+    assert list_owners(open_store(tmp_path)) == tuple(reversed(uids))[: MAX_FORMER + 1]
+    assert (tmp_path / "OWNER").stat().st_size < MAX_BYTES - 400
 
 
 def test_an_owner_that_died_while_signing_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ def claim(config: RunConfig) -> None:
     """Claim the backup folder for this job. A store that does not answer is reported with the first copy.
 
     Raises:
-        TrainingError: another job owns the folder and the spec has no takeover.
+        TrainingError: another job owns the folder, and this job may not take it over.
     """
     backup = config.spec.checkpoint.backup
     if backup is None:

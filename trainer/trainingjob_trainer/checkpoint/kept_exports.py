@@ -56,7 +56,7 @@ def claim(config: RunConfig) -> None:
     """Claim the folder of exports for this job. A store that does not answer is reported with the first export.
 
     Raises:
-        TrainingError: another job owns the folder and the spec has no takeover.
+        TrainingError: another job owns the folder, and this job may not take it over.
     """
     if export := find_kept_export(config):
         owner.claim_if_available(open_store(export.uri), config, FIELD)

@@ -121,7 +121,7 @@ def claim_backup(store: Store, config: RunConfig) -> None:
     """Claim the backup folder for this job.
 
     Raises:
-        TrainingError: another job owns the folder and the spec has no takeover, or the folder cannot be written.
+        TrainingError: another job owns the folder, and this job may not take it over. Or the folder cannot be written.
     """
     owner.check_writable(store, FIELD)
     owner.claim(store, config, FIELD)

@@ -15,7 +15,8 @@ def claim_folder(start: StartWorld) -> None:
     store = open_store(start.config.spec.checkpoint.uri)
     owner.check_writable(store)
     if start.process == 0:
-        owner.claim(store, start.config)
+        has_trained = bool(start.world.lineage or start.world.committed)
+        owner.claim(store, start.config, has_trained=has_trained)
         backup.claim(start.config)
         kept_exports.claim(start.config)
 
