@@ -107,6 +107,32 @@ def test_a_job_that_took_over_prefers_its_own_steps(shelf: Shelf) -> None:
     assert shelf.find((Span(generation=1, first=6),), takeover=True) == 10
 
 
+OWNERS = '{"uid": "%s", "job": "tests/tiny", "former": %s}\n'
+
+
+@pytest.mark.parametrize("former", [None, '["second", "first"]'], ids=["of an older trainer", "with former owners"])
+def test_third_job_resumes_from_the_second_one(shelf: Shelf, former: str | None) -> None:
+    """Generations of different jobs cannot be compared."""
+    shelf.save(40, 12, uid="first")
+    shelf.save(50, 12, uid="first")
+    shelf.save(90, 1, uid="second")
+    if former:
+        (shelf.root / "OWNER").write_text(OWNERS % (UID, former))
+
+    assert shelf.find(takeover=True) == 90
+    assert shelf.names() == ["40", "50", "90"]
+
+
+def test_a_late_step_of_a_job_that_lost_its_folder_does_not_count(shelf: Shelf) -> None:
+    shelf.save(120, 12, uid="first")
+    shelf.save(90, 1, uid="second")
+    shelf.save(100, 1, uid="second")
+    (shelf.root / "OWNER").write_text(OWNERS % (UID, '["second", "first"]'))
+
+    assert shelf.find(takeover=True) == 100
+    assert shelf.names() == ["100", "120 quarantined", "90"]
+
+
 TIERS: dict[str, tuple[Snapshots, dict[int, int], int | Key | None]] = {
     "nothing is saved": (Snapshots((1, 15)), {}, (1, 15)),
     "the snapshot is newer": (Snapshots((1, 15)), {10: 1}, (1, 15)),

@@ -18,6 +18,7 @@ from trainingjob_api.world import STORAGE_TIERS, World
 from trainingjob_trainer.checkpoint.damage_reports import DamageReports
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.manifest import Integrity, ReadRetry
+from trainingjob_trainer.checkpoint.owner import list_owners
 from trainingjob_trainer.checkpoint.saved_steps import (
     MANIFEST_MISSING,
     SavedStep,
@@ -127,7 +128,8 @@ class Candidates:
             if saved_step.integrity and not self._stores.is_copy(saved_step.folder)
         ]
         is_replica = self._fence.slice_number is not None
-        ranked = rank_restorable(readable, self._world, takeover=self._takeover, is_replica=is_replica)
+        owners = list_owners(self._stores.durable)
+        ranked = rank_restorable(readable, self._world, owners, takeover=self._takeover, is_replica=is_replica)
         best = next(iter(ranked), None)
         if self._world.committed > (best.step if best else 0):
             self._report_lost_step(saved, is_all=not (best or snapshot))

@@ -18,8 +18,9 @@ from trainingjob_api.spec.checkpoint import InitializeFrom
 from trainingjob_api.spec.lora import Lora
 from trainingjob_trainer.checkpoint.formats.orbax_writer import make_restore_args, world_options
 from trainingjob_trainer.checkpoint.frozen_tensors import find_array_folders
-from trainingjob_trainer.checkpoint.manifest import SavedLora, read_integrity
-from trainingjob_trainer.checkpoint.saved_steps import list_saved
+from trainingjob_trainer.checkpoint.manifest import Integrity, SavedLora, read_integrity
+from trainingjob_trainer.checkpoint.owner import list_owners
+from trainingjob_trainer.checkpoint.saved_steps import list_saved, rank_saved
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
 from trainingjob_trainer.checkpoint.verify import VERIFY_SECONDS, verify
 from trainingjob_trainer.models.base_params import BaseParams
@@ -134,13 +135,14 @@ def _make_checkpointer(peers: ProcessGroup) -> ocp.Checkpointer:
 
 
 def _list_candidates(source: InitializeFrom) -> list[StepFolder]:
-    """Return the candidate step folders, best first: the newest lineage, then the newest step."""
+    """Return the candidate step folders, best first: of the newest job, the newest lineage, then the newest step."""
+
+    def rank(record: Integrity) -> tuple[int, ...]:
+        return record.lineage, record.step, record.generation
+
     try:
-        saved = [
-            ((record.lineage, saved_step.step, record.generation), saved_step.folder)
-            for saved_step in list_saved(open_store(_uri_of(source)))
-            if (record := saved_step.integrity) and source.step in (None, saved_step.step)
-        ]
+        store = open_store(_uri_of(source))
+        ranked = rank_saved(list_saved(store), list_owners(store), rank)
     except OSError as error:
         raise TrainingError(
             FailureReason.STORAGE,
@@ -148,7 +150,7 @@ def _list_candidates(source: InitializeFrom) -> list[StepFolder]:
             path=f"{FIELD}.uri",
             value=source.uri,
         ) from error
-    return [folder for _, folder in sorted(saved, key=lambda pair: pair[0], reverse=True)]
+    return [saved_step.folder for saved_step in ranked if source.step in (None, saved_step.step)]
 
 
 def _best_candidate(source: InitializeFrom, candidates: list[StepFolder], damages: list[str]) -> str:

@@ -1,6 +1,6 @@
 """The steps in a store: which are committed, which are damaged, and which an interrupted save has left."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -130,25 +130,48 @@ def _matches_folder(record: Integrity, folder: StepFolder) -> bool:
 
 
 def rank_restorable(
-    saved: Iterable[SavedStep], world: World, *, takeover: bool, is_replica: bool = False
+    saved: Collection[SavedStep],
+    world: World,
+    owners: Sequence[str],
+    *,
+    takeover: bool,
+    is_replica: bool = False,
 ) -> list[SavedStep]:
     """Return the checkpoints that a world may resume from, best first: those of the same job, then the newest.
 
-    A later generation of a whole job has the newest steps. Replicas save in any order of their generations.
+    A later generation of a whole job has the newest steps. Replicas save in any order of their generations. `owners`
+    are the UIDs of the owners of the folder, newest first.
     """
-    usable = [
-        (
-            (
-                record.job_uid == world.job_uid,
-                *((saved_step.step, number) if is_replica else (number, saved_step.step)),
-            ),
-            saved_step,
-        )
-        for saved_step in saved
+
+    def rank(record: Integrity) -> tuple[int, ...]:
+        return (record.step, record.generation) if is_replica else (record.generation, record.step)
+
+    return [
+        saved_step
+        for saved_step in rank_saved(saved, (world.job_uid, *owners), rank)
         if (record := saved_step.integrity) and is_in_history(record, world, takeover=takeover, is_replica=is_replica)
-        for number in (record.generation,)
     ]
-    return [saved_step for _, saved_step in sorted(usable, key=lambda pair: pair[0], reverse=True)]
+
+
+def rank_saved(
+    saved: Iterable[SavedStep], owners: Sequence[str], rank: Callable[[Integrity], tuple[int, ...]]
+) -> list[SavedStep]:
+    """Return the intact steps, best first: those of the newest owner of the folder, each job's by `rank`.
+
+    Generations and lineages of different jobs cannot be compared. A job that takes over quarantines later steps of its
+    predecessor. So among jobs that are not in `owners`, the newest owner has the newest step.
+    """
+    intact = [(record, saved_step) for saved_step in saved if (record := saved_step.integrity)]
+    newest: dict[str, int] = {}
+    for record, _ in intact:
+        newest[record.job_uid] = max(newest.get(record.job_uid, 0), record.step)
+    position = {uid: -owners.index(uid) for uid in owners}
+
+    def key(pair: tuple[Integrity, SavedStep]) -> tuple[int, ...]:
+        uid = pair[0].job_uid
+        return position.get(uid, -len(owners)), newest[uid], *rank(pair[0])
+
+    return [saved_step for _, saved_step in sorted(intact, key=key, reverse=True)]
 
 
 def delete_quarantined(store: Store, step: int, fence: Fence) -> None:
