@@ -130,6 +130,13 @@ CHECKPOINT_MUTATIONS = (
         ("tests/trainer/checkpoint/test_restore_search.py",),
     ),
     Mutation(
+        "refuse to save a step again whose failed save was committed",
+        f"{TRAINER}/checkpoint/commit.py",
+        "earlier[:2] == writer[:2] and earlier.save < writer.save",
+        "False",
+        ("tests/trainer/checkpoint/test_commit.py",),
+    ),
+    Mutation(
         "export a checkpoint that has changed",
         f"{TRAINER}/checkpoint/kept_exports.py",
         "            if found[file.name] != file.expected:\n",

@@ -16,6 +16,7 @@ from trainingjob_trainer.checkpoint.commit import COMMIT_SECONDS, Committer
 from trainingjob_trainer.checkpoint.error_exchange import MAX_PROBLEM, ErrorExchange, SaveFailedError, describe_error
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.manifest import Integrity, find_damage
+from trainingjob_trainer.checkpoint.step_folders import StepFolder
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.store.opening import open_store
 
@@ -178,6 +179,34 @@ def test_a_step_that_is_saved_is_not_saved_again_and_stays(tmp_path: Path) -> No
     assert together(1, lambda peers: save(start(peers, {}, tmp_path), 2)) == ["saved"]
     assert together(1, lambda peers: save(start(peers, {}, tmp_path), 2)) == ["host 0: step 2 is there already"]
     assert list_steps(tmp_path / "lineage-0") == ["2"]
+
+
+def test_an_attempt_that_was_committed_although_its_save_failed_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store fails after it has written the manifest, and refuses the deletion."""
+    with monkeypatch.context() as outage:
+        real = commit.write_integrity
+
+        def write_and_fail(folder: StepFolder, manifest: Integrity) -> None:
+            real(folder, manifest)
+            outage.setattr(commit, "delete_step", refuse)
+            raise OSError(errno.EIO, "")
+
+        def refuse(folder: StepFolder, fence: Fence) -> None:
+            raise OSError(errno.EIO, "")
+
+        outage.setattr(commit, "write_integrity", write_and_fail)
+        committer = start(ProcessGroup(0, 1), {}, tmp_path)
+        assert save(committer, 2) == "host 0: Input/output error"
+        assert list_steps(tmp_path / "lineage-0") == ["2"]
+
+        assert save(committer, 2) == "host 0: Input/output error"
+        assert list_steps(tmp_path / "lineage-0") == ["2"]
+
+    assert save(committer, 2) == "saved"
+    assert list_steps(tmp_path / "lineage-0") == ["2"]
+    assert parse_step_name(step_path(tmp_path, 2).name) == StepName(2, Writer(hash_job(UID), generation=1, save=3))
 
 
 def test_a_host_that_is_gone_is_no_failure_of_the_store(tmp_path: Path) -> None:

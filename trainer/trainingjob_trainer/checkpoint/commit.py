@@ -187,8 +187,10 @@ class Committer:
         """Claim the folder of a step for this save; return an error message, empty: success."""
         try:
             self._fence.check()
-            if _has_saved(folder, self._fence):
-                return f"step {folder.step} is there already"
+            for saved in _list_saved(folder, self._fence):
+                if not _is_earlier_attempt(saved, folder):
+                    return f"step {folder.step} is there already"
+                delete_step(saved, self._fence)  # its save counts as failed
             claim_step(folder, self._fence)
         except (OSError, ValueError) as error:
             return describe_error(error)
@@ -215,16 +217,26 @@ def commit_step(folder: StepFolder, record: Integrity, fence: Fence) -> None:
         raise
 
 
-def _has_saved(folder: StepFolder, fence: Fence) -> bool:
-    """Return whether this world or a later one of the job has committed a step with this number.
+def _list_saved(folder: StepFolder, fence: Fence) -> list[StepFolder]:
+    """Return the folders of a step with this number that this world or a later one of the job has committed.
 
     Another replica may have: its step is equal, apart from the state of the inner optimizer.
     """
     job, lineage = hash_job(fence.job_uid), lineage_folder(folder.lineage or 0)
-    return any(
-        found.step == folder.step
+    return [
+        found
+        for found, _, _ in list_step_folders(folder.store, lineage)
+        if found.step == folder.step
         and found.step_name.job == job
         and fence.is_reused(found.step_name.generation)
         and read_integrity(found) is not None
-        for found, _, _ in list_step_folders(folder.store, lineage)
-    )
+    ]
+
+
+def _is_earlier_attempt(saved: StepFolder, folder: StepFolder) -> bool:
+    """Return whether an earlier save of the same world has committed a step, although it was reported as failed.
+
+    The store then failed after it had written the manifest, and refused its deletion.
+    """
+    earlier, writer = saved.step_name.writer, folder.step_name.writer
+    return earlier is not None and writer is not None and earlier[:2] == writer[:2] and earlier.save < writer.save
