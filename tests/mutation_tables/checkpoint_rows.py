@@ -137,6 +137,20 @@ CHECKPOINT_MUTATIONS = (
         ("tests/trainer/checkpoint/test_commit.py",),
     ),
     Mutation(
+        "keep what failed deletions have left until the next world",
+        f"{TRAINER}/checkpoint/retention.py",
+        "        delete_own_leftovers(store, fence)\n",
+        "",
+        ("tests/trainer/checkpoint/test_retention.py",),
+    ),
+    Mutation(
+        "delete what another job is saving after each commit",
+        f"{TRAINER}/checkpoint/saved_steps.py",
+        "        if writer.job == hash_job(fence.job_uid):\n",
+        "        if True:\n",
+        ("tests/trainer/checkpoint/test_retention.py",),
+    ),
+    Mutation(
         "export a checkpoint that has changed",
         f"{TRAINER}/checkpoint/kept_exports.py",
         "            if found[file.name] != file.expected:\n",

@@ -94,6 +94,61 @@ def test_a_quarantined_step_is_deleted_once_every_kept_step_is_newer(
     assert shelf.names() == sorted(["6", "8", *[f"{step} quarantined"] * stays])
 
 
+def test_a_deletion_that_failed_is_completed_after_the_next_commit(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen = shelf.root / "frozen" / shelf.save(4).name
+    frozen.mkdir(parents=True)
+    shelf.save(6)
+    store = open_store(shelf.root)
+    fence = Fence(store, make_world(2, 1))
+
+    def refuse(*_: object) -> None:
+        raise OSError("busy")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(PosixStore, "delete_tree", refuse)
+        for _ in range(2):
+            delete_expired(store, fence, Keep(last=1), 6, ())
+            assert shelf.names() == ["4 interrupted", "6"]
+
+    delete_expired(store, fence, Keep(last=1), 6, ())
+    assert shelf.names() == ["6"]
+    assert not frozen.exists()
+
+
+LEFT: dict[str, tuple[int, str, bool]] = {
+    "a failed save of an earlier world": (1, UID, False),
+    "a failed save of this world": (2, UID, False),
+    "the save of a later world": (3, UID, True),
+    "the save of another job": (1, "other", True),
+}
+
+
+@pytest.mark.parametrize(("generation", "uid", "stays"), LEFT.values(), ids=LEFT)
+def test_after_a_commit_own_folders_without_a_manifest_are_deleted(
+    shelf: Shelf, generation: int, uid: str, stays: bool
+) -> None:
+    shelf.save(6)
+    shelf.save(4, generation, uid=uid, commit=False)
+    store = open_store(shelf.root)
+
+    delete_expired(store, Fence(store, make_world(2, 1)), Keep(last=1), 6, ())
+
+    assert shelf.names() == [*["4 interrupted"] * stays, "6"]
+
+
+def test_after_a_commit_the_save_of_another_replica_stays(shelf: Shelf) -> None:
+    shelf.save(6, 5)
+    shelf.save(8, 4, commit=False)
+    store = open_store(shelf.root)
+    Fence(store, make_world(4, 1), 1).claim()
+
+    delete_expired(store, Fence(store, make_world(5, 1), 0), Keep(last=1), 6, ())
+
+    assert shelf.names() == ["6", "8 interrupted"]
+
+
 def test_a_deletion_that_is_interrupted_leaves_no_step(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = shelf.save(4)
     shelf.save(6)

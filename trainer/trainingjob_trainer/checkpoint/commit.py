@@ -151,7 +151,7 @@ class Committer:
             return self._commit_in_stages(folder, write, record)
         except SaveFailedError:
             if self._peers.process == 0 and not problem:  # this save has claimed the folder
-                with suppress(OSError):  # the next world deletes the rest
+                with suppress(OSError):  # the next commit deletes the rest
                     delete_step(folder, self._fence)  # the partial step may be filling the disk
             raise
 

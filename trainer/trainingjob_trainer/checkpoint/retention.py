@@ -8,7 +8,7 @@ from trainingjob_api.spec.checkpoint import Keep, KeepBest
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.frozen_deletion import delete_unused_frozen
 from trainingjob_trainer.checkpoint.manifest import Integrity
-from trainingjob_trainer.checkpoint.saved_steps import delete_quarantined, list_saved
+from trainingjob_trainer.checkpoint.saved_steps import delete_own_leftovers, delete_quarantined, list_saved
 from trainingjob_trainer.checkpoint.step_changes import delete_step
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
 from trainingjob_trainer.store.port import Store
@@ -55,12 +55,14 @@ def delete_expired(store: Store, fence: Fence, keep: Keep, step: int, protected:
 
     Of one step that several lineages or generations saved, the latest counts. The others are in no history and are
     deleted, as are steps that this world has replaced. Quarantined steps are deleted once every kept step is newer.
-    Frozen tensors to which no step refers any more are deleted last.
+    Frozen tensors to which no step refers any more are deleted last. Folders without a manifest that failed saves and
+    deletions have left are deleted first: they may fill the disk.
 
     Raises:
         TrainingError: a later world exists, so this one is fenced off.
     """
     try:
+        delete_own_leftovers(store, fence)
         own = [pair for pair in _list_own(store, fence) if pair[1].step <= step]
         committed = _select_latest(own, fence)
         deleted = choose_deletions(

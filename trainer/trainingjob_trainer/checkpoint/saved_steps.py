@@ -197,14 +197,39 @@ def delete_interrupted(store: Store, fence: Fence, *, own: bool = False) -> None
     Raises:
         OSError: the folders cannot be listed.
     """
-    running = fence.find_running()
-    for folder, _, is_quarantined in (*_list_steps(store), *list_step_folders(store, FROZEN_FOLDER)):
-        writer = folder.step_name.writer
-        if writer and not is_quarantined and _is_abandoned(writer, fence, running, own=own):
-            with suppress(OSError):
-                if not _has_manifest(folder):
-                    store.delete_tree(folder.name)
+    for folder, _ in _list_abandoned(store, fence, own=own):
+        _delete_without_manifest(folder)
     delete_older_interrupted(store)
+
+
+def delete_own_leftovers(store: Store, fence: Fence) -> None:
+    """Delete what failed saves and deletions of this job have left, those of this world included.
+
+    This world must not be saving to the store. Errors are ignored, as in `delete_interrupted`.
+
+    Raises:
+        OSError: the folders cannot be listed.
+    """
+    for folder, writer in _list_abandoned(store, fence, own=True):
+        if writer.job == hash_job(fence.job_uid):
+            _delete_without_manifest(folder)
+
+
+def _list_abandoned(store: Store, fence: Fence, *, own: bool) -> list[tuple[StepFolder, Writer]]:
+    """Return the folders of steps and of frozen tensors to which no running world writes, committed or not."""
+    folders = [*_list_steps(store), *list_step_folders(store, FROZEN_FOLDER)]
+    running = fence.find_running()  # after the folders: a world creates its marker before it writes
+    return [
+        (folder, writer)
+        for folder, _, is_quarantined in folders
+        if (writer := folder.step_name.writer) and not is_quarantined and _is_abandoned(writer, fence, running, own=own)
+    ]
+
+
+def _delete_without_manifest(folder: StepFolder) -> None:
+    with suppress(OSError):
+        if not _has_manifest(folder):
+            folder.store.delete_tree(folder.name)
 
 
 def _is_abandoned(writer: Writer, fence: Fence, running: Collection[int], *, own: bool) -> bool:
