@@ -151,6 +151,13 @@ CHECKPOINT_MUTATIONS = (
         ("tests/trainer/checkpoint/test_retention.py",),
     ),
     Mutation(
+        "delete a step that this world has saved, and save it again",
+        f"{TRAINER}/checkpoint/commit.py",
+        "if folder.step <= self._newest_saved or not _is_earlier_attempt(saved, folder):",
+        "if not _is_earlier_attempt(saved, folder):",
+        ("tests/trainer/checkpoint/test_checkpoints.py::test_a_step_that_is_there_already_is_not_passed_over",),
+    ),
+    Mutation(
         "export a checkpoint that has changed",
         f"{TRAINER}/checkpoint/kept_exports.py",
         "            if found[file.name] != file.expected:\n",

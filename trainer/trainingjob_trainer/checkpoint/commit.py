@@ -75,6 +75,7 @@ class Committer:
         self._votes = ErrorExchange(peers, name, "save", COMMIT_SECONDS)
         self._pace = RateLimit()
         self._num_saves = 0
+        self._newest_saved = 0  # 0: no save of this world has succeeded yet
         self._frozen = frozen
         self._saved_frozen: SavedFrozen | None = None  # None: the next save writes the frozen tensors, if any
         self._is_verified = True
@@ -127,7 +128,9 @@ class Committer:
                 self._verify_frozen(step.folder, self._saved_frozen)
             if self._saved_frozen:
                 record = record.model_copy(update={"frozen": self._saved_frozen, "layout": FROZEN_LAYOUT})
-            return self._write(step.folder, step.write, record)
+            saved = self._write(step.folder, step.write, record)
+            self._newest_saved = step.folder.step
+            return saved
         finally:
             step.write.give_up()
             if step.frozen:
@@ -188,7 +191,7 @@ class Committer:
         try:
             self._fence.check()
             for saved in _list_saved(folder, self._fence):
-                if not _is_earlier_attempt(saved, folder):
+                if folder.step <= self._newest_saved or not _is_earlier_attempt(saved, folder):
                     return f"step {folder.step} is there already"
                 delete_step(saved, self._fence)  # its save counts as failed
             claim_step(folder, self._fence)
@@ -234,9 +237,9 @@ def _list_saved(folder: StepFolder, fence: Fence) -> list[StepFolder]:
 
 
 def _is_earlier_attempt(saved: StepFolder, folder: StepFolder) -> bool:
-    """Return whether an earlier save of the same world has committed a step, although it was reported as failed.
+    """Return whether an earlier save of the same world has committed a step.
 
-    The store then failed after it had written the manifest, and refused its deletion.
+    If that save was reported as failed, the store failed after it had written the manifest, and refused its deletion.
     """
     earlier, writer = saved.step_name.writer, folder.step_name.writer
     return earlier is not None and writer is not None and earlier[:2] == writer[:2] and earlier.save < writer.save
