@@ -17,6 +17,7 @@ from tests.mutation_tables.network_rows import NETWORK_MUTATIONS
 from tests.mutation_tables.operator_rows import SERVICE_ACCOUNT_MUTATIONS, SHELL_MUTATIONS
 from tests.mutation_tables.outage_rows import OUTAGE_MUTATIONS
 from tests.mutation_tables.queue_rows import QUEUE_MUTATIONS
+from tests.mutation_tables.store_rows import STORE_MUTATIONS
 from tests.mutation_tables.trainer_rows import TRAINER_MUTATIONS
 from tests.mutation_tables.world_rows import NODE_MUTATIONS, START_MUTATIONS
 
@@ -33,6 +34,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *NETWORK_MUTATIONS,
     *QUEUE_MUTATIONS,
     *OUTAGE_MUTATIONS,
+    *STORE_MUTATIONS,
     *DATA_MUTATIONS,
     *LEARNING_MUTATIONS,
     *INSTALLATION_MUTATIONS,

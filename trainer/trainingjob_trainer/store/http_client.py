@@ -52,7 +52,7 @@ class Answer(NamedTuple):
 class HttpClient:
     """The connections to one endpoint. `bucket` is the URI of the bucket in messages.
 
-    `expired_codes` and `busy_codes` are error codes of the store in the body of an answer.
+    `expired_codes` and `busy_codes` are texts of the store in the body of an error answer.
     """
 
     def __init__(
@@ -113,7 +113,8 @@ class HttpClient:
     def _check(self, request: Request, answer: Answer) -> None:
         """Raise the error of an answer that the caller does not interpret."""
         shown = answer.body[:MAX_SHOWN].decode(errors="replace").strip()
-        if answer.status in BUSY or any(code in shown for code in self._busy_codes):
+        is_error = answer.status >= 300  # the body of another answer is the user's data, with any words in it
+        if answer.status in BUSY or (is_error and any(code in shown for code in self._busy_codes)):
             raise throttled(f"{self._bucket} is overloaded: status {answer.status} {shown}".rstrip())
         if _is_web_page(answer):
             raise WebPageError(

@@ -16,15 +16,20 @@ from trainingjob_trainer.store.bucket import (
     Page,
     Piece,
 )
-from trainingjob_trainer.store.http_client import Answer, HttpClient, Request
+from trainingjob_trainer.store.http_client import MAX_SHOWN, Answer, HttpClient, Request
 from trainingjob_trainer.store.parallel_requests import map_in_flight
-from trainingjob_trainer.store.retry import TransientError
+from trainingjob_trainer.store.retry import TransientError, throttled
 from trainingjob_trainer.store.s3_credentials import S3CredentialChain, find_region
 from trainingjob_trainer.store.s3_signature import S3Signer
 
 NONCE_HEADER = f"x-amz-meta-{NONCE_KEY}"
 EXPIRED_CODES = ("ExpiredToken", "TokenRefreshRequired", "RequestExpired")
-BUSY_CODES = ("SlowDown", "ConditionalRequestConflict", "RequestTimeout", "OperationAborted")
+BUSY_CODES = tuple(
+    f"<Code>{code}</Code>"  # an error answer also names the key, which may contain any of these words
+    for code in ("SlowDown", "ConditionalRequestConflict", "RequestTimeout", "OperationAborted")
+)
+LATE_CODES = (*BUSY_CODES, "<Code>InternalError</Code>", "<Code>ServiceUnavailable</Code>")
+"""Errors that pass, in an answer whose status the store sent before it knew them."""
 DNS_NAME = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 """A bucket's name that may be part of a host name under the wildcard certificate of AWS."""
 
@@ -106,10 +111,21 @@ class S3Bucket:
             f"<Part><PartNumber>{number}</PartNumber><ETag>{tag}</ETag></Part>" for number, tag in enumerate(tags, 1)
         )
         content = f"<CompleteMultipartUpload>{body}</CompleteMultipartUpload>".encode()
-        answer = self._http.send(Request("POST", self._path(key), upload, body=content, accepted=(200, 404)))
+        request = Request("POST", self._path(key), upload, body=content, accepted=(200, 404))
+        answer = self._http.send(request, self._check_completed)
         is_done = answer.status == 200 and b"<Error>" not in answer.body
         if not is_done and self.describe(key).nonce != nonce:
-            raise OSError(errno.EIO, f"the upload of {key} was not completed: {answer.body[:200].decode()}")
+            raise OSError(errno.EIO, f"the upload of {key} was not completed: {answer.body[:MAX_SHOWN].decode()}")
+
+    def _check_completed(self, answer: Answer) -> None:
+        """Check an answer with status 200: it may hold an error, since the store sends the status before it is done.
+
+        Raises:
+            TransientError: the store is overloaded.
+        """
+        if b"<Error>" in answer.body and any(code.encode() in answer.body for code in LATE_CODES):
+            shown = answer.body[:MAX_SHOWN].decode(errors="replace").strip()
+            raise throttled(f"s3://{self._name} is overloaded: status {answer.status} {shown}")
 
     def _path(self, key: str) -> str:
         return f"{self._prefix}/{quote(key)}"
