@@ -10,4 +10,11 @@ STORE_MUTATIONS = (
         "(any(",
         ("tests/trainer/store/test_busy_answers.py",),
     ),
+    Mutation(
+        "metrics that a store refuses at the end replace the outcome of a world",
+        f"{TRAINER}/trackers/metrics_file.py",
+        "        self._open.callback(_close, log, ",
+        "        self._open.callback(lambda log, _: log.close(), log, ",
+        ("tests/trainer/trackers/test_refused_metrics.py",),
+    ),
 )

@@ -1,8 +1,8 @@
 """The metrics file: JSON lines, which also go to the trackers that the job has switched on.
 
 Only process 0 writes. A step that was trained again after a failure has one line per generation; the highest generation
-counts. Lines that a full or failing store rejects are dropped, and training continues. If the host of process 0 is
-lost, the next world appends the lines that this host did not write.
+counts. Lines that a full or failing store rejects are dropped, also at the end, and training continues. If the host of
+process 0 is lost, the next world appends the lines that this host did not write.
 """
 
 import errno
@@ -149,7 +149,7 @@ class MetricsWriter:
     def _open_log(self, run: Run, name: str) -> Log:
         """Open a file, without the incomplete last line of a killed writer."""
         log = run.store.open_log(f"{FOLDER}/{name}")
-        self._open.callback(log.close)
+        self._open.callback(_close, log, run.store.locate(f"{FOLDER}/{name}"))
         _truncate_partial_line(log, name)
         return log
 
@@ -184,6 +184,14 @@ def _make_line(generation: int, step: int, values: dict[str, Value]) -> Line:
     }
     # The time is for people and plots; no decision depends on it.
     return {"time": round(time.time(), 3), "generation": generation, "step": step, **finite}
+
+
+def _close(log: Log, location: str) -> None:
+    """Close a file. Lines that the store refuses must neither fail a world that ends well, nor hide its error."""
+    try:
+        log.close()
+    except OSError as error:
+        LOG.warning("the last metrics are not written file=%s error=%s", location, error)
 
 
 def _truncate_partial_line(log: Log, name: str) -> None:
