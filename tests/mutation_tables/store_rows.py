@@ -17,4 +17,18 @@ STORE_MUTATIONS = (
         "        self._open.callback(lambda log, _: log.close(), log, ",
         ("tests/trainer/trackers/test_refused_metrics.py",),
     ),
+    Mutation(
+        "the last evaluation is skipped if a host dies meanwhile",
+        f"{TRAINER}/monitoring/evaluation.py",
+        "bool(due if step == self._last_step else due & self._deciding)",
+        "bool(due & self._deciding)",
+        ("tests/trainer/monitoring/test_evaluation.py",),
+    ),
+    Mutation(
+        "a step that is evaluated again is not saved although it is among the best",
+        f"{TRAINER}/loop.py",
+        "    if not is_saved and (first >= last or is_best):\n",
+        "    if not is_saved and first >= last:\n",
+        ("tests/trainer/test_stopping.py::test_the_evaluation_of_a_restored_step",),
+    ),
 )

@@ -177,7 +177,7 @@ TRAINER_MUTATIONS = (
     Mutation(
         "a world trains on from a step in memory alone whose loss may have ended training",
         f"{TRAINER}/monitoring/evaluation.py",
-        "            return self._stop is not None and self._stop.evaluation in due\n",
+        "            return bool(due if step == self._last_step else due & self._deciding)\n",
         "            return False\n",
         ("tests/trainer/monitoring/test_evaluation.py",),
     ),
@@ -317,8 +317,8 @@ TRAINER_MUTATIONS = (
     Mutation(
         "leave a step without a checkpoint where a replica joins after the last one",
         f"{TRAINER}/loop.py",
-        "is_saved = first == checkpoints.newest and checkpoints.inventory.is_saved",
-        "is_saved = first != checkpoints.newest or checkpoints.inventory.is_saved",
+        "is_saved = is_restored and checkpoints.inventory.is_saved",
+        "is_saved = not is_restored or checkpoints.inventory.is_saved",
         ("tests/trainer/test_stopping.py",),
     ),
     Mutation(

@@ -69,6 +69,18 @@ RESUMED: dict[str, tuple[Notes, str]] = {
         Notes(6, stop=5, restored=(4, None)),
         "evaluate 4, step 5, step 6, report 5, report 6, save 6, done",
     ),
+    "a step in memory alone that is among the best is saved with its loss": (
+        Notes(6, best=(4,), restored=(4, None)),
+        "evaluate 4, save 4, step 5, step 6, report 5, report 6, save 6, done",
+    ),
+    "a saved step whose missing evaluation ranks it among the best is not saved again": (
+        Notes(6, best=(4,), restored=(4, {})),
+        "evaluate 4, step 5, step 6, report 5, report 6, save 6, done",
+    ),
+    "a step of other replicas that is among the best is left to them": (
+        Notes(6, rounds=2, joins=4, best=(4,), restored=(2, {"news": 2})),
+        "join 4, evaluate 4, step 5, step 6, report 5, report 6, end round 6, save 6, done",
+    ),
     "who is asked to leave meanwhile leaves a saved step": (
         Notes(9, stop=4, restored=(4, {}), leave="evaluate 4"),
         "break off 4, left",

@@ -221,8 +221,11 @@ def train(first: int, state: State, compiled: CompiledSteps, context: Context, l
     last = first if context.evaluator.ends_training(losses) else context.last_step
     unreported: StepMetrics | None = None
     actions, deferred = StepActions(), Signal.NONE
-    is_saved = first == checkpoints.newest and checkpoints.inventory.is_saved
-    if first >= last and not is_saved:  # an edit has lowered spec.training.steps, or replicas have trained all steps
+    is_restored = first == checkpoints.newest
+    is_saved = is_restored and checkpoints.inventory.is_saved
+    is_best = is_restored and checkpoints.is_best(losses)
+    # the last step is unsaved: a host was lost, an edit has lowered spec.training.steps, or other replicas trained it
+    if not is_saved and (first >= last or is_best):
         checkpoints.save(first, state, losses)
     gc.freeze()  # existing objects stay: each collection scanned them for 0.1 s, on all hosts at the same step
     step = first

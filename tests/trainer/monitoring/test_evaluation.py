@@ -34,6 +34,7 @@ OWED: dict[str, tuple[int, set[str] | None, bool]] = {
     "nothing was trained, and another job's folder is taken over": (0, set(), False),
     "a step that is in memory alone": (20, None, False),
     "the last step, whatever its number": (6, set(), True),
+    "the last step, in memory alone": (6, None, True),
 }
 
 
@@ -58,6 +59,15 @@ def test_evaluation_that_may_have_ended_training_is_due_again(
     step: int, losses: dict[str, float] | None, want: bool, tmp_path: Path
 ) -> None:
     assert make(tmp_path, training__stopAtLoss=STOP).is_missing(step, losses) is want
+
+
+@pytest.mark.parametrize(("step", "want"), [(20, True), (10, False), (6, True), (0, False)])
+def test_evaluation_that_ranks_the_best_is_due_again_for_a_step_in_memory_alone(
+    step: int, *, want: bool, tmp_path: Path
+) -> None:
+    evaluator = make(tmp_path, checkpoint__keep={"last": 1, "best": {"evaluation": "seldom"}})
+
+    assert evaluator.is_missing(step, None) is want
 
 
 @pytest.mark.parametrize(

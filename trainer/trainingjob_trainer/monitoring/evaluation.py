@@ -40,6 +40,8 @@ class Evaluator:
         self._evaluations = spec.evaluation
         self._last_step = spec.training.steps
         self._stop = spec.training.stop_at_loss
+        best = spec.checkpoint.keep.best
+        self._deciding = {choice.evaluation for choice in (self._stop, best) if choice}
         self._indexes = indexes
         self._batches = batches
         self._steps = steps
@@ -52,14 +54,15 @@ class Evaluator:
     def is_missing(self, step: int, evaluated: Collection[str] | None) -> bool:
         """Return whether an evaluation that is due after a step is missing from those that ran.
 
-        `evaluated` is None if the step was not saved. The world that trained it may have evaluated it, so nothing is
-        missing, except the evaluation whose loss may have ended training there.
+        `evaluated` is None if the step was not saved. The world that trained it may have ended before its evaluation.
+        Only the evaluations whose loss decides what happens are then missing: those of the last step, and those that
+        end training or rank the best checkpoints.
         """
         due = {evaluation.name for evaluation in self._evaluations if self._is_due(evaluation, step)}
         if step == 0:
             return False
         if evaluated is None:
-            return self._stop is not None and self._stop.evaluation in due
+            return bool(due if step == self._last_step else due & self._deciding)
         return not due.issubset(evaluated)
 
     def ends_training(self, losses: Mapping[str, float]) -> bool:
