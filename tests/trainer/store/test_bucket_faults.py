@@ -239,18 +239,6 @@ def test_a_log_is_uploaded_meanwhile(broken: Broken, monkeypatch: pytest.MonkeyP
     log.close()
 
 
-def test_the_next_upload_deletes_the_parts_of_an_interrupted_one(object_servers: ObjectServers) -> None:
-    with object_servers.environment("gs"):
-        store = open_store(new_root("gs"))
-        for name in ("model.part-0123-0", "model.part-0123-0-composed", "model.partial", "other.part-0123-0"):
-            store.write(f"weights/{name}", (b"left",))
-
-        store.write("weights/model", (bytes(PART_BYTES), b"end"))
-
-        assert store.size("weights/model") == PART_BYTES + 3
-        assert store.list_files("weights") == ["model", "model.partial", "other.part-0123-0"]
-
-
 def test_a_part_that_the_network_damages_is_sent_again(
     object_servers: ObjectServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,8 @@ import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -19,7 +21,7 @@ from requests import PreparedRequest
 from requests.auth import AuthBase
 
 from trainingjob_trainer.store.bucket import NONCE_KEY, PARALLEL_PARTS, ListedObject, ObjectInfo, Page, Piece
-from trainingjob_trainer.store.http_client import Answer, HttpClient, Request
+from trainingjob_trainer.store.http_client import MAX_SHOWN, Answer, HttpClient, Request
 from trainingjob_trainer.store.parallel_requests import map_in_flight
 from trainingjob_trainer.store.retry import TransientError
 from trainingjob_trainer.store.s3_bucket import read_piece
@@ -30,6 +32,8 @@ BUSY_CODES = ("rateLimitExceeded", "backendError", "internalError")
 CONTENT_TYPE = "application/octet-stream"
 MAX_COMPOSED = 32
 """Maximum number of objects that one request composes."""
+ABANDONED_AGE = timedelta(hours=6)
+"""Age of a part after which its upload counts as interrupted. Another host may be writing the same object."""
 MISSING = (
     "no credentials for Google Cloud Storage in the pod: use Workload Identity for the service account of the pod, or "
     "set GOOGLE_APPLICATION_CREDENTIALS to a key file that spec.runtime.volumes mounts from a Secret"
@@ -128,7 +132,8 @@ class GcsBucket:
     def put_parts(self, key: str, parts: Iterator[bytes], nonce: str) -> None:
         """Write the parts as objects of their own, and compose them to the final object.
 
-        Every request may be repeated, which does not hold for the parts of a resumable upload.
+        Every request may be repeated, which does not hold for the parts of a resumable upload. Two hosts may write one
+        object at the same time, so each deletes the parts of this upload, and those of others when they are old.
         """
         pieces: list[str] = []
 
@@ -148,7 +153,7 @@ class GcsBucket:
                     batch = [pieces[-1]]
                 batch.append(piece)
             self._compose(batch, key, nonce)
-            pieces += set(self._list_parts(key)) - set(pieces)
+            pieces += set(self._list_abandoned_parts(key)) - set(pieces)
         finally:
             for _ in map_in_flight(self._discard, pieces, PARALLEL_PARTS):
                 pass
@@ -180,15 +185,32 @@ class GcsBucket:
             "destination": {"metadata": {NONCE_KEY: nonce}, "contentType": CONTENT_TYPE},
         }
         headers = {"Content-Type": "application/json"}
-        self._http.send(Request("POST", f"{self._path(key)}/compose", "", headers, json.dumps(content).encode()))
+        body = json.dumps(content).encode()
+        answer = self._http.send(Request("POST", f"{self._path(key)}/compose", "", headers, body, accepted=(200, 404)))
+        self._check_bucket(answer)
+        if answer.status == 404:
+            shown = answer.body[:MAX_SHOWN].decode(errors="replace").strip()
+            raise OSError(
+                errno.EIO,
+                f"parts of gs://{self._name}/{key} were deleted before the object was complete. Write it again, and "
+                f"delete no newer object with `.part-` in its name: {shown}",
+            )
 
-    def _list_parts(self, key: str) -> Iterator[str]:
-        """Yield the parts of interrupted writes of an object, which its newest write has replaced."""
-        token = ""
-        with suppress(OSError):  # they cost space alone
+    def _list_abandoned_parts(self, key: str) -> Iterator[str]:
+        """Yield the parts of interrupted writes of an object, which its newest write has replaced.
+
+        Ages are by the clock of the store alone.
+        """
+        fields, token = "fields=items(name,timeCreated),nextPageToken", ""
+        with suppress(OSError, ValueError, KeyError):  # they cost space alone
             while True:
-                objects, _, token = self.list_page(f"{key}.part-", "", token)
-                yield from (listed.name for listed in objects)
+                query = _encode_query({"prefix": f"{key}.part-", "pageToken": token})
+                answer = self._http.send(Request("GET", self._objects, f"{fields}&{query}"))
+                found, now = _parse(answer), parsedate_to_datetime(answer.headers["Date"])
+                for item in found.get("items", ()):
+                    if now - datetime.fromisoformat(item["timeCreated"]) > ABANDONED_AGE:
+                        yield item["name"]
+                token = found.get("nextPageToken", "")
                 if not token:
                     return
 
