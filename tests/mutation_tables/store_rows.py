@@ -38,4 +38,11 @@ STORE_MUTATIONS = (
         " if True:",
         ("tests/trainer/store/test_upload_parts.py",),
     ),
+    Mutation(
+        "delete the rounds of a later lineage, which other replicas train in",
+        f"{TRAINER}/replicas/round_files.py",
+        "if lineage is not None and lineage < self._lineage:",
+        "if lineage is not None and lineage != self._lineage:",
+        ("tests/trainer/replicas/test_round_files.py::test_rounds_of_former_lineages_are_deleted",),
+    ),
 )

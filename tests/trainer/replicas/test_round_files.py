@@ -203,3 +203,17 @@ def test_rounds_of_a_checkpoint_are_deleted(tmp_path: Path, saved: int, left: li
 
     assert files.list_rounds() == left
     assert [files.find_next_record(number) for number in left] == [None] * len(left)
+
+
+def test_rounds_of_former_lineages_are_deleted(store: Store) -> None:
+    lineages = [RoundFiles(store, UID, lineage) for lineage in range(4)]
+    for files in lineages:
+        for number in (2, 4):
+            contribute(files, FIRST, number=number)
+    store.write("replicas/notes", (b"of the user",))
+
+    lineages[2].delete_rounds(2)
+
+    assert [entry.name for entry in store.list_folder("replicas")] == ["lineage-2", "lineage-3", "notes"]
+    assert [files.list_rounds() for files in lineages] == [[], [], [2, 4], [2, 4]]
+    assert store.read("replicas/notes", 99) == b"of the user"

@@ -20,7 +20,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from pydantic import Field, ValidationError
 
-from trainingjob_agent.checkpoint_layout import lineage_folder
+from trainingjob_agent.checkpoint_layout import lineage_folder, parse_lineage
 from trainingjob_agent.shared_files import MAX_JSON_BYTES, UntrustedFileError, parse_number, parse_untrusted_json
 from trainingjob_api.base import Open
 from trainingjob_api.world import Count
@@ -256,10 +256,18 @@ class RoundFiles:
         )
 
     def delete_rounds(self, saved: int) -> None:
-        """Delete the rounds up to a step that is saved in a checkpoint, except the newest `KEPT_ROUNDS`."""
+        """Delete the rounds up to a step that is saved in a checkpoint, except the newest `KEPT_ROUNDS`.
+
+        Call it once this lineage has a checkpoint. The rounds of former lineages, which a rollback has made void, are
+        deleted too.
+        """
         for number in self.list_rounds()[:-KEPT_ROUNDS]:
             if number <= saved:
                 self.delete_round(number)
+        for entry in self._store.list_folder(ROUNDS_FOLDER, is_current=True):
+            lineage = parse_lineage(entry.name)
+            if lineage is not None and lineage < self._lineage:
+                self._store.delete_tree(f"{ROUNDS_FOLDER}/{entry.name}")
 
     def delete_round(self, number: int) -> None:
         """Delete a round. Its records come last: a replica that is behind must not decide the round again."""
