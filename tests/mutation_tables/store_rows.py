@@ -45,4 +45,18 @@ STORE_MUTATIONS = (
         "if lineage is not None and lineage != self._lineage:",
         ("tests/trainer/replicas/test_round_files.py::test_rounds_of_former_lineages_are_deleted",),
     ),
+    Mutation(
+        "a job succeeds although its exports were given up",
+        f"{TRAINER}/checkpoint/kept_exports.py",
+        "            self._gave_up = _describe_unexpected(error)\n",
+        "",
+        ("tests/trainer/checkpoint/test_unexpected_export_errors.py",),
+    ),
+    Mutation(
+        "an unexpected error of one host leaves the others waiting for its export",
+        f"{TRAINER}/checkpoint/kept_exports.py",
+        "            problem = _describe_unexpected(error)\n",
+        "            raise\n",
+        ("tests/trainer/checkpoint/test_unexpected_export_errors.py",),
+    ),
 )

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
+from jax.errors import JaxRuntimeError
+
 from trainingjob_agent.checkpoint_layout import hash_job
 from trainingjob_agent.trainer_protocol import AgentEvent
 from trainingjob_api.protocol import MAX_MESSAGE, FailedSave, FailureReason
@@ -95,6 +97,7 @@ class KeptExports:
         self._is_running = False
         self._step_in_use: int | None = None
         self._failure = ""
+        self._gave_up = ""  # empty: the thread has answered its peers so far, and more exports can follow
         self.selection_lock = threading.Lock()
         """Held while a step is chosen, and while steps are deleted: a chosen step is not deleted."""
 
@@ -123,25 +126,20 @@ class KeptExports:
         """Export all kept steps before the job ends; all processes call this together.
 
         Raises:
-            TrainingError: an export failed. The next attempt of the job repeats it.
+            TrainingError: an export failed, or an earlier one was given up. The next attempt of the job repeats it.
             JaxRuntimeError: another process is gone.
         """
         self._pace.lift()
         self._wait_for_thread()
+        if self._gave_up:  # the exchanges of the processes do not match any more
+            raise self._make_error(self._gave_up)
         self._failure = ""
         (choice, *_) = self._exchange("first", self._choose_first())
         self._run(choice)
         failures = self._exchange("first", self._failure)
         self.delete_unmatched()
         if failed := next(filter(None, failures), ""):
-            raise TrainingError(
-                FailureReason.STORAGE,
-                f"the export of a kept step failed: {failed}. The checkpoints are complete: the next attempt "
-                "exports them, or `trainingjob export`.",
-                path=FIELD,
-                value=self._store.root,
-                fatal=False,
-            )
+            raise self._make_error(failed)
 
     def delete_unmatched(self) -> None:
         """Delete this job's exports whose checkpoint is gone, and incomplete ones of earlier worlds, on process 0.
@@ -216,8 +214,14 @@ class KeptExports:
     def _run_quietly(self, choice: str) -> None:
         try:
             self._run(choice)
-        except Exception:  # another process is gone, and the training thread sees that too
+        except JaxRuntimeError:  # another process is gone, and the training thread sees that too
             LOG.exception("an export was given up")
+        except Exception as error:
+            LOG.exception("exports were given up until the next world")
+            self._gave_up = _describe_unexpected(error)
+            self._report_failure(self._newest, self._gave_up)
+            with self.selection_lock:
+                self._step_in_use = None
 
     def _run(self, choice: str) -> None:
         """Export a step, then all others that are kept and have no export."""
@@ -276,6 +280,11 @@ class KeptExports:
             result = operation()
         except (OSError, ValueError, TrainingError) as error:
             problem = describe_error(error)
+        except JaxRuntimeError:
+            raise
+        except Exception as error:  # the other processes wait for the result, whatever it is
+            LOG.exception("a stage of an export failed")
+            problem = _describe_unexpected(error)
         self._errors.exchange_results(problem)
         return result
 
@@ -308,7 +317,22 @@ class KeptExports:
         process, num_processes = self._peers.process, self._peers.num_processes
         write_own_files(planned.plan, planned.gather, open_store(folder.location), process, num_processes)
 
+    def _make_error(self, failure: str) -> TrainingError:
+        return TrainingError(
+            FailureReason.STORAGE,
+            f"the export of a kept step failed: {failure}. The checkpoints are complete: the next attempt "
+            "exports them, or `trainingjob export`.",
+            path=FIELD,
+            value=self._store.root,
+            fatal=False,
+        )
+
     def _report_failure(self, step: int, message: str) -> None:
         LOG.warning("export failed step=%d error=%s", step, message)
         self._failure = message
         self._events.send(AgentEvent(failed_export=FailedSave(step=step, message=message[:MAX_MESSAGE])))
+
+
+def _describe_unexpected(error: Exception) -> str:
+    """Return an error as text with its type: the text alone may be a number or a name."""
+    return f"{type(error).__name__}: {describe_error(error)}"
