@@ -27,7 +27,7 @@ STORE_MUTATIONS = (
     Mutation(
         "a step that is evaluated again is not saved although it is among the best",
         f"{TRAINER}/loop.py",
-        "    if not is_saved and (first >= last or is_best):\n",
+        "    if not is_saved and (first >= last or (is_restored and checkpoints.is_best(losses))):\n",
         "    if not is_saved and first >= last:\n",
         ("tests/trainer/test_stopping.py::test_the_evaluation_of_a_restored_step",),
     ),

@@ -206,7 +206,7 @@ def train(first: int, state: State, compiled: CompiledSteps, context: Context, l
     """Train after step `first`; return DONE, or LEFT if any process of the world received EXIT or RESCALE.
 
     `losses` are the held-out losses of that step. Training is done after the last step, or after a step whose held-out
-    loss ends it.
+    loss ends it. An unsaved step `first` is saved if no step follows, as after an edit, or if it is among the best.
 
     The metrics of a step are read after the next one is dispatched, so that the device never waits for the host. They
     are read at once if an action follows the step. All processes read the same metrics at the same step, so that they
@@ -223,9 +223,7 @@ def train(first: int, state: State, compiled: CompiledSteps, context: Context, l
     actions, deferred = StepActions(), Signal.NONE
     is_restored = first == checkpoints.newest
     is_saved = is_restored and checkpoints.inventory.is_saved
-    is_best = is_restored and checkpoints.is_best(losses)
-    # the last step is unsaved: a host was lost, an edit has lowered spec.training.steps, or other replicas trained it
-    if not is_saved and (first >= last or is_best):
+    if not is_saved and (first >= last or (is_restored and checkpoints.is_best(losses))):
         checkpoints.save(first, state, losses)
     gc.freeze()  # existing objects stay: each collection scanned them for 0.1 s, on all hosts at the same step
     step = first
