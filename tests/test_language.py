@@ -68,6 +68,18 @@ BANNED = {
 }
 """Banned phrase, as a regular expression over whole words, and the words to use instead."""
 
+BANNED_NAMES = {
+    **dict.fromkeys(("one", "mine", "ours", "theirs", "odd", "story", "news", "room"), "the noun of the thing"),
+    **dict.fromkeys(("words", "said", "told", "letter"), "message, reason, text or cause"),
+    **dict.fromkeys(("voice", "heard"), "report, or heartbeat"),
+    **dict.fromkeys(("happening", "happenings"), "event"),
+    **dict.fromkeys(("chore", "chores"), "operation"),
+    **dict.fromkeys(("asked", "wanted"), "requested, desired or expected"),
+    "patience": "timeout",
+}
+"""Banned name of a variable, a parameter, a function or an attribute, and the name to use instead."""
+CODE = (*PACKAGES, "crds/examples", "e2e", "tools")
+
 PATTERN = re.compile("|".join(rf"\b(?:{phrase})\b" for phrase in BANNED), re.IGNORECASE)
 
 
@@ -135,6 +147,22 @@ def string_constants(source: str) -> Iterator[tuple[int, str]]:
         text = None if id(node) in skipped else text_of(node)
         if text is not None and len(re.findall(r"[A-Za-z]+", text)) >= MIN_WORDS:
             yield getattr(node, "lineno", 0), text
+
+
+def banned_names_of(source: str) -> Iterator[tuple[int, str]]:
+    """Yield line and name of each banned name that a source binds."""
+    for node in ast.walk(ast.parse(source)):
+        name = ""
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            name = node.name
+        elif isinstance(node, ast.arg):
+            name = node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            name = node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            name = node.attr
+        if name.strip("_") in BANNED_NAMES:
+            yield node.lineno, name
 
 
 def texts_of_tests(source: str) -> Iterator[tuple[int, str]]:
@@ -294,3 +322,20 @@ def test_blocks_of_a_page() -> None:
 )
 def test_violations(text: str, want: list[str]) -> None:
     assert violations_of(Text("p", text, is_message=True)) == want
+
+
+def test_names_are_nouns_of_the_field() -> None:
+    paths = [path for folder in CODE for path in sorted((ROOT / folder).rglob("*.py"))]
+    assert len(paths) > 700
+
+    assert [
+        f"{path.relative_to(ROOT)}:{line}: {name}: write {BANNED_NAMES[name.strip('_')]}"
+        for path in paths
+        for line, name in banned_names_of(path.read_text())
+    ] == []
+
+
+def test_banned_names() -> None:
+    source = "def told(words, *, path):\n    self._heard = [one for one in path]\n    one_host = path.news"
+
+    assert [name for _, name in banned_names_of(source)] == ["told", "words", "_heard", "one"]

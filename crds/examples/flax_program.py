@@ -65,7 +65,7 @@ with ocp.CheckpointManager(os.environ["TRAININGJOB_RUN_FOLDER"], options=keep) a
     if first == 1:
         state = jax.jit(lambda: nnx.state(create()), out_shardings=replicated)()
     else:
-        target = jax.tree.map(lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=replicated), shapes)
+        target = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated), shapes)
         state = manager.restore(first - 1, args=ocp.args.StandardRestore(target))
     print(f"process {jax.process_index()} of {jax.process_count()} resumes from step {first - 1}", flush=True)
     for step in range(first, options.steps + 1):

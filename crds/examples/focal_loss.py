@@ -33,6 +33,6 @@ def sum_focal_losses(gamma: float, model: ShardedModel, params: Params, hidden: 
     focal = (1.0 - jnp.exp(-losses)) ** gamma * losses if gamma else losses
     # The loss of a token of weight 0 may be infinite.
     total, loss = (
-        jnp.sum(jnp.where(batch.loss_weights != 0, one * batch.loss_weights, 0.0)) for one in (focal, losses)
+        jnp.sum(jnp.where(batch.loss_weights != 0, values * batch.loss_weights, 0.0)) for values in (focal, losses)
     )
     return add_load_balance(model, hidden, batch, Terms(total, loss, jnp.sum(batch.loss_weights), {}))

@@ -230,7 +230,7 @@ def check_rules(folder: Path, rules: Any) -> None:
     BUILD.ensure(["promtool"])
     (folder / "rules.json").write_text(json.dumps(rules))
     (folder / "cases.json").write_text(
-        json.dumps({"rule_files": ["rules.json"], "tests": [_test(one) for one in CASES]})
+        json.dumps({"rule_files": ["rules.json"], "tests": [_test(case) for case in CASES]})
     )
     command = [str(BUILD.binaries / "promtool"), "test", "rules", str(folder / "cases.json")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

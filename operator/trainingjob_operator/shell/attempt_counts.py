@@ -36,7 +36,9 @@ class AttemptCounts:
         total = get_int(job, "status", "restarts", "total") or 0
         self._count(UNLISTED, total - self._total - len(new))
         repeated = {
-            number: lost for number, one in _by_generation(job) if (lost := get_int(one, "lostSteps")) is not None
+            number: lost
+            for number, attempt in _by_generation(job)
+            if (lost := get_int(attempt, "lostSteps")) is not None
         }
         self.lost_steps += sum(repeated[number] for number in repeated.keys() - self._repeated)
         self._total, self._restarted, self._repeated = total, set(restarted), set(repeated)
