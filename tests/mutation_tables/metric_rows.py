@@ -17,14 +17,14 @@ METRIC_MUTATIONS = (
     Mutation(
         "export the last speed of a job that does not train",
         f"{SHELL}/metrics.py",
-        "        training = tuple(job for job in jobs if is_training(job))\n",
+        "        training = tuple(job for job in with_world if is_training(job))\n",
         "        training = jobs\n",
         (PRESENT,),
     ),
     Mutation(
         "export failing saves of a job that is over",
         f"{SHELL}/metrics.py",
-        "        with_world = tuple(job for job in jobs if count_present_slices(job))\n",
+        "        with_world = tuple(job for job, count in slices if count)\n",
         '        with_world = tuple(job for job in jobs if get_value(job, "status", "world"))\n',
         (PRESENT,),
     ),

@@ -150,15 +150,16 @@ class JobCollector(Collector):
         yield _phases(jobs)
         for metric, path in GAUGES:
             yield _gauge(metric, jobs, path)
-        training = tuple(job for job in jobs if is_training(job))
+        slices = tuple((job, count_present_slices(job)) for job in jobs)
+        with_world = tuple(job for job, count in slices if count)
+        training = tuple(job for job in with_world if is_training(job))
         for metric, path in SPEED_GAUGES:
             yield _gauge(metric, training, path)
-        yield _slices(jobs)
+        yield _slices(slices)
         yield _max_slices(jobs)
         yield _bad_nodes(jobs)
         yield _times(declarations.LAST_COMMIT, jobs, "checkpoint", "time")
         yield _times(declarations.COMPLETION, jobs, "completionTime")
-        with_world = tuple(job for job in jobs if count_present_slices(job))
         for metric, field in FAILING:
             yield _failing(metric, with_world, field)
         yield from _goodput(jobs, self._now())
@@ -207,10 +208,10 @@ def _gauge(metric: MetricDeclaration, jobs: Iterable[Manifest], path: tuple[str,
     return family
 
 
-def _slices(jobs: Iterable[Manifest]) -> Metric:
+def _slices(slices: Iterable[tuple[Manifest, int]]) -> Metric:
     family = _family(declarations.SLICES)
-    for job in jobs:
-        family.add_metric(_names(job), count_present_slices(job))
+    for job, count in slices:
+        family.add_metric(_names(job), count)
     return family
 
 

@@ -49,8 +49,8 @@ def _matches(entry: str, host: str, port: int, address: Address | None) -> bool:
     if _parse_address(entry):
         name = entry
     else:
-        name, _, wanted_port = entry.rpartition(":") if ":" in entry else (entry, "", "")
-        if wanted_port and wanted_port != str(port):
+        name, _, required_port = entry.rpartition(":") if ":" in entry else (entry, "", "")
+        if required_port and required_port != str(port):
             return False
     name = name.strip("[]").removeprefix("*")
     if address or _parse_address(name):
