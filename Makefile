@@ -128,7 +128,7 @@ numerics: install ## Run the tests that only compute: slow ones of the planner, 
 	$(PYTEST) -m 'not cluster' $(WORKERS) $(SLOWEST) $(NUMERICS)
 
 .PHONY: meshes
-meshes: install ## Train small models on every mesh axis, pair and triple; the slow tests take a third of them
+meshes: install ## Train small models on every mesh axis, pair and triple; the slow tests take a fourth of them
 	ALL_CASES=1 $(PYTEST) $(SLOW) tests/trainer/models/test_mesh_matrix.py
 
 .PHONY: journeys

@@ -14,6 +14,7 @@ from e2e.object_stores.servers import BUCKET, SERVE, ObjectServer
 from tests.cli.test_run import TINY, end, start, wait_until_nothing_runs, write_job
 from tests.cli.test_weights import call
 from tests.support.builders import spec_manifest
+from tests.support.trainer.cases import takes_all_cases
 
 STEPS = 60
 KILLED_AT = 30
@@ -40,7 +41,8 @@ class BucketReader:
         return requests.get(place, params={"alt": "media"}, timeout=60).content
 
 
-@pytest.fixture(params=SERVE)
+# Journeys on the cluster train in a bucket of S3, so that `make test` needs no second run in one.
+@pytest.fixture(params=SERVE if takes_all_cases() else ["gs"])
 def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, BucketReader]]:
     """Return a root in a bucket, and what reads the bucket."""
     folder = tmp_path / "server"

@@ -8,7 +8,7 @@ import pytest
 
 ALL_CASES = "ALL_CASES"
 """If this variable is set, the slow tests take all cases."""
-SLOW_SHARE = 3
+SLOW_SHARE = 4
 
 
 def takes_all_cases() -> bool:
@@ -17,7 +17,7 @@ def takes_all_cases() -> bool:
 
 
 def each(argument: str, cases: Mapping[str, Any], *quick: str) -> pytest.MarkDecorator:
-    """Return the decorator that runs a test for the quick cases, and for every third of the others as a slow test.
+    """Return the decorator that runs a test for the quick cases, and for every fourth of the others as a slow test.
 
     With `ALL_CASES` in the environment, the slow tests take all others.
     """

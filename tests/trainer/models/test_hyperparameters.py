@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.support.cases import sample
+from tests.support.trainer.cases import each
 from tests.support.trainer.numeric_fields import NOT_OF_A_STEP, list_numeric_fields
 from tests.support.trainer.reference import AdamW, Spikes, learning_rate, row_losses
 from tests.support.trainer.reference_gradients import find_gradients
@@ -190,7 +190,7 @@ def test_every_numeric_field_is_varied_or_has_a_reason() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("field", sample([(field,) for field in VARIED], every=2))
+@each("field", {field: field for field in VARIED}, *list(VARIED)[::2])
 def test_a_number_shapes_training_as_in_the_reference(field: str) -> None:
     value, others = VARIED[field]
     training = Training(describe(others, field, value))
