@@ -23,14 +23,19 @@ class LayerTypes:
     """Base of the frequencies in layers with a window, in a `config.json` without it. None: that of all layers."""
     has_local_rope: bool = False
     """Whether the scaling, and `rope_theta`, are those of layers without a window."""
+    cycle_key: str | None = None
+    """Length of the cycle in a `config.json` without kinds, whose last layer has no window. None: that of `default`."""
 
     def read(self, config: Config, section: Section) -> None:
         """Set the window and the pattern of layers.
 
         Raises:
-            ConfigError: a layer has an unknown kind, or there is no window.
+            ConfigError: a layer has an unknown kind or none, or there is no window.
         """
-        types = config.get(KINDS) or repeat(self.default, section["numLayers"])
+        types = config.get(KINDS) or repeat(self._find_default(config), section["numLayers"])
+        if len(types) != section["numLayers"]:
+            message = f"has {len(types)} kinds, and must have one for each of the {section['numLayers']} layers."
+            raise ConfigError(KINDS, message)
         unknown = sorted(set(types) - {FULL, WINDOW})
         if unknown:
             raise ConfigError(KINDS, f"holds {json.dumps(unknown[0])}, and must be of: {FULL}, {WINDOW}.")
@@ -43,6 +48,11 @@ class LayerTypes:
         if FULL in types:
             kinds = [{"attention": "full"} if kind == FULL else self._windowed(config) for kind in find_cycle(types)]
             set_path(section, "layers.pattern", count_runs(kinds))
+
+    def _find_default(self, config: Config) -> tuple[str, ...]:
+        """Return the kinds that repeat in a `config.json` without kinds."""
+        length = config.get(self.cycle_key) if self.cycle_key else None
+        return self.default if length is None else (*[WINDOW] * (length - 1), FULL)
 
     def _windowed(self, config: Config) -> Section:
         """Return what a layer with a window has."""
@@ -62,6 +72,7 @@ class LayerTypes:
         ropes = [kind["rope"]["theta"] for kind in pattern if kind.get("rope")]
         if ropes:
             config[LOCAL_THETA] = ropes[0]
+        if self.has_local_rope:
             config[PARAMETERS] = nest_rope(config)
 
 

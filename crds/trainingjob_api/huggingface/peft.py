@@ -28,6 +28,9 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "use_dora": (None, False),
     "use_rslora": (None, False),
     "lora_bias": (None, False),
+    "alora_invocation_tokens": (None, []),
+    # With other initial values, such as `pissa`, the adapters fit a changed matrix, which no file of theirs holds.
+    "init_lora_weights": (None, True, False, "gaussian", "orthogonal", "eva"),
 }
 """Options of PEFT that `spec.lora` does not have, with the values that do not use them."""
 

@@ -31,12 +31,13 @@ def flatten_rope(config: Config) -> Config:
 def nest_rope(config: Config) -> dict[str, Any]:
     """Return the newer form of rotary positions that differ by the kind of layer.
 
-    The older form has no place for the base of layers with a window in all architectures.
+    The older form has no place for the base of layers with a window in all architectures. Some versions of
+    `transformers` then give these layers the default of the architecture.
     """
     scaling = config.get(SCALING) or {"rope_type": "default"}
     return {
         FULL: {"rope_theta": config["rope_theta"], **scaling},
-        WINDOW: {"rope_theta": config[LOCAL_THETA], "rope_type": "default"},
+        WINDOW: {"rope_theta": config.get(LOCAL_THETA, config["rope_theta"]), "rope_type": "default"},
     }
 
 

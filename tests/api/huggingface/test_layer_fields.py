@@ -26,6 +26,16 @@ ERRORS: dict[str, tuple[dict[str, Any], str, str]] = {
         "layer_types",
         'config.json: `layer_types` holds "linear_attention", and must be of: full_attention, sliding_attention.',
     ),
+    "fewer kinds than layers": (
+        change("gemma2", layer_types=["full_attention"] * 2),
+        "layer_types",
+        "config.json: `layer_types` has 2 kinds, and must have one for each of the 3 layers.",
+    ),
+    "tokens that attend to later ones": (
+        change("gemma3_text", use_bidirectional_attention=True),
+        "use_bidirectional_attention",
+        "config.json: `use_bidirectional_attention` is true, and only false is supported.",
+    ),
     "a window without size": (
         change("gemma2", sliding_window=None),
         "sliding_window",
@@ -77,6 +87,31 @@ def test_layers_that_are_alike_have_no_pattern(config: dict[str, Any], layers: A
     assert write_config(Model.model_validate(section))
 
 
+def test_the_cycle_of_an_older_gemma_3_has_the_length_that_the_file_states() -> None:
+    older = change("gemma3_text", layer_types="absent", num_hidden_layers=8)
+
+    usual, shorter, full = (
+        read_config(older | changes) for changes in ({}, {"sliding_window_pattern": 2}, {"sliding_window_pattern": 1})
+    )
+
+    assert [kind.get("count", 1) for kind in usual["layers"]["pattern"]] == [5, 1]
+    assert [kind.get("count", 1) for kind in shorter["layers"]["pattern"]] == [1, 1]
+    assert shorter["layers"]["pattern"][1] == {"attention": "full"}
+    assert "layers" not in full
+
+
+def test_layers_with_a_window_keep_the_base_of_all_layers() -> None:
+    plain = change("olmo3", rope_parameters="absent", rope_theta=1e6)
+    model = Model.model_validate(read_config(plain))
+
+    found = write_config(model)
+
+    assert found
+    base = {"rope_theta": 1e6, "rope_type": "default"}
+    assert found[1]["rope_parameters"] == {"full_attention": base, "sliding_attention": base}
+    assert Model.model_validate(read_config(found[1])) == model
+
+
 def test_a_llama_4_of_equal_layers_has_no_pattern() -> None:
     section = read_config(
         change(
@@ -118,6 +153,18 @@ def test_a_deepseek_may_have_experts_in_all_layers() -> None:
     found = write_config(Model.model_validate(section))
     assert found
     assert found[1]["first_k_dense_replace"] == 0
+
+
+def test_a_deepseek_without_modules_of_further_tokens_states_that() -> None:
+    section = read_config(change("deepseek_v3", num_nextn_predict_layers=1))
+
+    without, with_two = (
+        write_config(Model.model_validate(section | changes)) for changes in ({}, {"multiTokenPrediction": {"depth": 2}})
+    )
+
+    assert without
+    assert with_two
+    assert [config["num_nextn_predict_layers"] for _, config in (without, with_two)] == [0, 2]
 
 
 def test_the_shortest_cycle_is_found() -> None:

@@ -80,6 +80,8 @@ def test_the_configuration_is_that_of_the_job() -> None:
         ({"use_dora": True}, "use_dora is True, which `spec.lora` does not have"),
         ({"bias": "all"}, "bias is all, which `spec.lora` does not have"),
         ({"rank_pattern": {"q_proj": 4}}, "rank_pattern is {'q_proj': 4}, which `spec.lora` does not have"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights is pissa, which `spec.lora` does not have"),
+        ({"alora_invocation_tokens": [7]}, "alora_invocation_tokens is [7], which `spec.lora` does not have"),
     ],
 )
 def test_another_configuration_is_a_problem(changes: dict[str, Any], problem: str) -> None:

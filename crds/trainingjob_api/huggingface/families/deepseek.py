@@ -91,10 +91,9 @@ class PredictionModules:
         """Set nothing: the modules matter for training alone."""
 
     def write(self, section: Section, config: dict[str, Any]) -> None:
-        """Write the number."""
+        """Write the number, 0 if the files hold none: that of the initial weights may be another one."""
         prediction = section["multiTokenPrediction"]
-        if prediction:
-            config["num_nextn_predict_layers"] = prediction["depth"]
+        config["num_nextn_predict_layers"] = prediction["depth"] if prediction else 0
 
 
 def _latent_sizes(network: Network) -> Sizes:
