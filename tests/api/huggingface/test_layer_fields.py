@@ -159,7 +159,8 @@ def test_a_deepseek_without_modules_of_further_tokens_states_that() -> None:
     section = read_config(change("deepseek_v3", num_nextn_predict_layers=1))
 
     without, with_two = (
-        write_config(Model.model_validate(section | changes)) for changes in ({}, {"multiTokenPrediction": {"depth": 2}})
+        write_config(Model.model_validate(section | changes))
+        for changes in ({}, {"multiTokenPrediction": {"depth": 2}})
     )
 
     assert without

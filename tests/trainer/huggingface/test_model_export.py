@@ -86,6 +86,17 @@ def test_the_configuration_of_other_initial_weights_gives_only_the_ids_of_tokens
     assert (config["model_type"], config["hidden_act"], config["eos_token_id"]) == ("llama", "silu", 7)
 
 
+def test_fields_that_describe_other_weights_or_files_are_left_out() -> None:
+    qwen = Fixture("qwen3")
+    kinds = ["full_attention"] * (qwen.model.num_layers + 1)
+    own = job_with(qwen, layer_types=kinds, auto_map={"AutoConfig": "own.Config"}, max_position_embeddings=None)
+
+    config = config_of(export(qwen, own))
+
+    assert not config.keys() & {"layer_types", "auto_map"}
+    assert config["max_position_embeddings"] == spec_of(qwen).training.sequence_length
+
+
 def test_numbers_have_the_format_of_the_export() -> None:
     store = export(Fixture("llama"), job_with(Fixture("llama"), quantization_config={"bits": 4}), "bfloat16")
 

@@ -45,8 +45,11 @@ DTYPE_NAMES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 STAGE_SECONDS = 1800
 """Seconds that the first process waits for the last after a stage."""
 LENGTH = "max_position_embeddings"
-REPLACED_KEYS = ("rope_parameters", "rope_scaling", "rope_theta", "dtype", "torch_dtype", "quantization_config")
-"""Fields of a kept `config.json` that describe the initial weights, and not the exported ones."""
+LAYER_KINDS = "layer_types"
+REPLACED_KEYS = (
+    "rope_parameters", "rope_scaling", "rope_theta", "dtype", "torch_dtype", "quantization_config", "auto_map"
+)  # fmt: skip
+"""Fields of a kept `config.json` that describe the initial weights or name code beside them, not the exported ones."""
 
 
 class ExportTarget(NamedTuple):
@@ -165,6 +168,8 @@ def _make_config(spec: TrainingJobSpec, kept: dict[str, Any], dtype: str) -> tup
     if own is None:
         kept = {key: value for key, value in kept.items() if key.endswith("token_id")}
     kept = {key: value for key, value in kept.items() if key not in REPLACED_KEYS}
+    if len(kept.get(LAYER_KINDS) or ()) != spec.model.num_layers:
+        kept.pop(LAYER_KINDS, None)  # the model has a part of the initial layers: `transformers` rejects the list
     return family, {
         "bos_token_id": None,
         "eos_token_id": None,
@@ -179,7 +184,7 @@ def _describe_length(spec: TrainingJobSpec, kept: dict[str, Any]) -> dict[str, A
     """Return the field of the longest sequence: a table of positions has another name for it, and its own size."""
     if spec.model.positions == "learned":
         return {}
-    return {LENGTH: max(int(kept.get(LENGTH, 0)), spec.training.sequence_length)}
+    return {LENGTH: max(int(kept.get(LENGTH) or 0), spec.training.sequence_length)}
 
 
 def _run_stage(name: str, store: Store, peers: ProcessGroup, operation: Callable[[], OSError | None]) -> None:

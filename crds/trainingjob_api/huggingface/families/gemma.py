@@ -112,8 +112,6 @@ GEMMA3 = Family(
         Field("attn_logit_softcapping", "attention.softCap", Unset()),
         Field("final_logit_softcapping", "logits.softCap", Unset()),
         Fixed("use_bidirectional_attention", value=False, default=False),
-        LayerTypes(
-            (*[WINDOW] * 5, FULL), local_theta=10000.0, has_local_rope=True, cycle_key="sliding_window_pattern"
-        ),
+        LayerTypes((*[WINDOW] * 5, FULL), local_theta=10000.0, has_local_rope=True, cycle_key="sliding_window_pattern"),
     ),
 )
