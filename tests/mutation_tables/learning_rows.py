@@ -112,4 +112,18 @@ LEARNING_MUTATIONS = (
         ":\n",
         ("tests/trainer/runtime/test_hlo_dump.py",),
     ),
+    Mutation(
+        "a batch without a loss is a loss that is not finite",
+        f"{TRAINER}/step.py",
+        "jnp.where(finite | (terms.weight == 0), 0, state.non_finite + 1)",
+        "jnp.where(finite, 0, state.non_finite + 1)",
+        ("tests/trainer/test_step.py::test_a_batch_without_a_loss_changes_nothing_and_is_no_failure",),
+    ),
+    Mutation(
+        "an export keeps the kinds of more layers than it has",
+        f"{TRAINER}/huggingface/model_export.py",
+        "    if len(kept.get(LAYER_KINDS) or ()) != spec.model.num_layers:\n",
+        "    if not kept.get(LAYER_KINDS):\n",
+        ("tests/trainer/huggingface/test_model_export.py::test_fields_that_describe_other_weights_or_files_are_left_out",),
+    ),
 )

@@ -171,4 +171,18 @@ NETWORK_MUTATIONS = (
         "            forward = flops.forward\n",
         ("tests/core/planner/test_alternating_pipeline.py",),
     ),
+    Mutation(
+        "the cycle of layers in a file is ignored",
+        f"{API}/huggingface/layer_fields.py",
+        "        return self.default if length is None else (*[WINDOW] * (length - 1), FULL)\n",
+        "        return self.default if length is None else self.default\n",
+        ("tests/api/huggingface/test_layer_fields.py",),
+    ),
+    Mutation(
+        "layers with a window have the older form of rotary positions",
+        f"{API}/huggingface/layer_fields.py",
+        "        if self.has_local_rope:\n",
+        "        if ropes:\n",
+        ("tests/api/huggingface/test_layer_fields.py",),
+    ),
 )

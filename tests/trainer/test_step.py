@@ -19,6 +19,7 @@ from trainingjob_api.network.resolve import resolve
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_trainer.models.decoder import split_model
+from trainingjob_trainer.monitoring.bad_steps import is_skipped
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.state import Controls, Signal
 from trainingjob_trainer.step import StepPrograms
@@ -289,6 +290,21 @@ def test_training_recovers_after_a_skipped_step() -> None:
 
     assert (int(measures.non_finite), int(measures.skipped)) == (0, 1)
     assert np.isfinite(float(measures.loss))
+
+
+def test_a_batch_without_a_loss_changes_nothing_and_is_no_failure() -> None:
+    run = Run(spec_with(), ONE)
+    before, batch = flat((run.state.params, run.state.opt)), run.batch(1)
+    run.state = run.state._replace(non_finite=jnp.asarray(2))
+
+    empty = batch._replace(loss_weights=jnp.zeros_like(batch.loss_weights))
+    run.state, measures = run.step(run.state, empty, run.controls())
+
+    after = flat((run.state.params, run.state.opt))
+    assert (int(measures.non_finite), int(measures.skipped), int(run.state.step)) == (0, 1, 1)
+    assert not is_skipped(measures)
+    assert np.isnan(float(measures.loss))
+    assert all(np.array_equal(before[path], after[path]) for path in before)
 
 
 def ask(run: Run, *flags: int) -> Controls:

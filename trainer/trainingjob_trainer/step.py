@@ -269,7 +269,7 @@ class StepPrograms:
         step = state.step + 1
         rate = learning_rate(step, spec.optimizer, spec.schedule, controls.num_steps)
         before, frozen = self._model.param_split.split(state.params)
-        non_finite = jnp.where(finite, 0, state.non_finite + 1)
+        non_finite = jnp.where(finite | (terms.weight == 0), 0, state.non_finite + 1)  # no loss is no error
         skipped = state.skipped + jnp.where(is_applied, 0, 1)
 
         def update(gradients: tuple[Params, Params], slots: Slots, before: Params) -> Update:

@@ -59,7 +59,8 @@ class ProgressStatus(Open):
         default={}, max_length=8, description="Accuracy and bits per byte of the same evaluations, by the same names."
     )
     skipped: int = Field(
-        default=0, description="Steps whose update was skipped, because their loss was not finite or a spike."
+        default=0,
+        description="Steps whose update was skipped: their loss was not finite or a spike, or their batch had no loss.",
     )
     skipped_lately: int = Field(
         default=0, description="Number of skipped updates in the newest 100 steps of this world."

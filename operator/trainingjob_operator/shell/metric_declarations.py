@@ -114,7 +114,9 @@ DATA_LOADING_RATIO = _of_job(
     "ratio",
 )
 SKIPPED_STEPS = _of_job(
-    "trainingjob_skipped_steps", "Steps whose update was skipped: their loss was not finite or a spike.", "steps"
+    "trainingjob_skipped_steps",
+    "Steps whose update was skipped: their loss was not finite or a spike, or their batch had no loss.",
+    "steps",
 )
 SAVE_SECONDS = _of_job(
     "trainingjob_checkpoint_save_seconds",
