@@ -22,6 +22,10 @@ RATES: dict[str, tuple[Schedule, dict[int, float]]] = {
         {5: 0.5, 10: 1.0, 80: 1.0, 90: 0.6, 100: 0.2},
     ),
     "a tenth of decay by default": (Schedule(type="wsd", final_fraction=0.0), {90: 1.0, 95: 0.5, 100: 0.0}),
+    "no decay before and after the end": (
+        Schedule(type="wsd", steps=9, final_fraction=0.0),  # a tenth of 9 steps is none
+        {8: 1.0, 9: 1.0, 10: 1.0, 100: 1.0},
+    ),
     "a decay by cosine": (
         Schedule(type="wsd", final_fraction=0.0, wsd=Wsd(decay="40%", shape="cosine")),
         {60: 1.0, 70: 0.5 * (1 + 0.5**0.5), 80: 0.5, 100: 0.0},

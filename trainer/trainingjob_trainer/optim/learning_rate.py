@@ -48,7 +48,8 @@ def _decay(
         case "polynomial":
             left = (1.0 - progress) ** (schedule.polynomial or Polynomial()).power
         case "wsd":
-            share = jnp.clip((step - (length - decay_steps)) / jnp.maximum(decay_steps, 1), 0.0, 1.0)
+            late = jnp.minimum(step, length) - (length - decay_steps)  # later steps keep the last rate
+            share = jnp.clip(late / jnp.maximum(decay_steps, 1), 0.0, 1.0)
             shape = (schedule.wsd or Wsd()).shape
             left = {"linear": 1.0 - share, "cosine": _half_cosine(share), "sqrt": 1.0 - jnp.sqrt(share)}[shape]
     return fraction + (1.0 - fraction) * left
