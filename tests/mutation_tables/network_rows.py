@@ -185,4 +185,18 @@ NETWORK_MUTATIONS = (
         "        if ropes:\n",
         ("tests/api/huggingface/test_layer_fields.py",),
     ),
+    Mutation(
+        "a balancing bias has the format of the parameters",
+        f"{API}/network/routed_mlp.py",
+        ", storage=Storage.FLOAT32\n",
+        "\n",
+        ("tests/trainer/huggingface/test_export_weights.py::test_biases_of_the_choice_of_experts_stay_in_float32",),
+    ),
+    Mutation(
+        "an export rounds the biases that choose experts",
+        f"{TRAINER}/huggingface/export_weights.py",
+        "FLOAT32 if any(piece.tensor.storage is Storage.FLOAT32 for piece in pieces) else self.dtype",
+        "self.dtype",
+        ("tests/trainer/huggingface/test_export_weights.py::test_biases_of_the_choice_of_experts_stay_in_float32",),
+    ),
 )

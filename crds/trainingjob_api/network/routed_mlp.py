@@ -28,7 +28,7 @@ from trainingjob_api.network.part import (
     Shard,
     find_product,
 )
-from trainingjob_api.network.tensor import DecayClass, Role, Tensor, Zeros, make_bias
+from trainingjob_api.network.tensor import DecayClass, Role, Storage, Tensor, Zeros, make_bias
 
 
 class Balance(Strict):
@@ -163,7 +163,10 @@ class RoutedMlp(Part):
         router = Tensor("router", (width, count), ("embed", "router"), init, DecayClass.ROUTER, Role.INPUT)
         router_biases = (make_bias(router),) if self.experts.router_bias else ()
         biases = (make_bias(matrix) for matrix in self._matrices if self.options.bias)
-        balance = Tensor("balance_bias", (count,), ("router",), Zeros(), DecayClass.BIAS, Role.BALANCE)
+        # Its steps are constant: in bfloat16 a bias above 0.5 would stay where it is.
+        balance = Tensor(
+            "balance_bias", (count,), ("router",), Zeros(), DecayClass.BIAS, Role.BALANCE, storage=Storage.FLOAT32
+        )
         balances = (balance,) if self.experts.balance.bias_rate else ()
         return (router, *self._matrices, *router_biases, *balances, *biases)
 

@@ -60,6 +60,19 @@ def test_files_are_as_large_as_allowed_and_listed_in_an_index() -> None:
         assert len(content) - 8 - int.from_bytes(content[:8], "little") <= 8000
 
 
+def test_biases_of_the_choice_of_experts_stay_in_float32() -> None:
+    fixture = Fixture("deepseek_v3")
+
+    store = export(fixture, fixture.load(), dtype="BF16")
+
+    exported = open_weights(store)
+    biases = [name for name in exported.tensors if name.endswith("e_score_correction_bias")]
+    assert biases
+    assert {name for name, entry in exported.tensors.items() if entry.dtype == "F32"} == set(biases)
+    for name in biases:
+        assert exported.read(name, ((0, 6),)).tobytes() == fixture.weights.read(name, ((0, 6),)).tobytes()
+
+
 def test_layers_are_in_the_order_of_their_numbers() -> None:
     fixture = Fixture("llama")
     names = list(ExportPlan(fixture.binding, "F32").shapes)

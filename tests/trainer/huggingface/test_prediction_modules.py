@@ -62,7 +62,7 @@ def test_a_model_with_modules_is_exported_with_their_number() -> None:
     assert (family.model_type, config["num_nextn_predict_layers"]) == ("deepseek_v3", 2)
     plain = write_config(FIXTURE.model)
     assert plain is not None
-    assert "num_nextn_predict_layers" not in plain[1]
+    assert plain[1]["num_nextn_predict_layers"] == 0  # not that of the initial weights
 
 
 def test_other_families_have_no_files_for_modules() -> None:

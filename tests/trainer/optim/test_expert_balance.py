@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -10,6 +11,7 @@ from tests.support.trainer.tiny import make_layout
 from tests.support.trainer.training import ONE, Run, spec_with
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.parallelism import AxisDegrees
+from trainingjob_api.spec.precision import Precision
 from trainingjob_api.world import Layout
 
 RATE = 0.01
@@ -67,6 +69,22 @@ def test_experts_of_more_tokens_than_the_mean_are_chosen_less() -> None:
 
     after = np.asarray(run.state.params["layers"]["mlp"]["balance_bias"])
     np.testing.assert_allclose(after, [[20 - RATE, RATE, 10 - RATE, RATE]] * len(after), rtol=1e-6)
+
+
+@pytest.mark.thorough
+def test_biases_move_in_float32_beside_parameters_in_bfloat16() -> None:
+    spec = make_spec(biasRate=RATE)
+    run = make_run(spec.model_copy(update={"precision": Precision(params="bfloat16", compute="float32")}), ONE)
+    mlp = run.state.params["layers"]["mlp"]
+    start = np.array([[20.0, 0, 10, 0]], np.float32)
+    mlp["balance_bias"] = mlp["balance_bias"] + start.astype(mlp["balance_bias"].dtype)
+
+    next(iter(run.train(1)))
+
+    mlp = run.state.params["layers"]["mlp"]
+    assert (mlp["router"].dtype, mlp["balance_bias"].dtype) == (jnp.bfloat16, jnp.float32)
+    moves = np.asarray(mlp["balance_bias"], np.float32) - start
+    np.testing.assert_allclose(moves, [[-RATE, RATE, -RATE, RATE]] * len(moves), atol=1e-5)
 
 
 LAYOUTS = {

@@ -18,9 +18,10 @@ import numpy as np
 from trainingjob_api.huggingface.layout import Region, Shape
 from trainingjob_api.huggingface.peft import CONFIG_FILE as ADAPTER_CONFIG_FILE
 from trainingjob_api.huggingface.rule import Binding
+from trainingjob_api.network.tensor import Storage
 from trainingjob_trainer.huggingface.block_copy import run_copy
 from trainingjob_trainer.huggingface.gather_region import gather_region
-from trainingjob_trainer.huggingface.safetensors import DTYPES, encode_header
+from trainingjob_trainer.huggingface.safetensors import DTYPES, FLOAT32, encode_header
 from trainingjob_trainer.huggingface.weights_folder import INDEX_FILE, WEIGHTS_FILE
 from trainingjob_trainer.models.trainable import tensor_name
 from trainingjob_trainer.runtime.process_group import ProcessGroup
@@ -48,7 +49,7 @@ class ExportPlan:
 
     binding: Binding
     dtype: str
-    """One of `DTYPES`."""
+    """One of `DTYPES`. Tensors that training stores in float32 keep that format, whatever the others have."""
     max_file_bytes: int = MAX_FILE_BYTES
     file_name: str = WEIGHTS_FILE
     """Name of the only file. Adapters have another one, and are never split."""
@@ -86,10 +87,15 @@ class ExportPlan:
 
     def encode_header(self, file: WeightFile) -> bytes:
         """Return the beginning of a file."""
-        return encode_header({name: (self.dtype, self.shapes[name]) for name in file.tensors})
+        return encode_header({name: (self.find_dtype(name), self.shapes[name]) for name in file.tensors})
+
+    def find_dtype(self, name: str) -> str:
+        """Return the format of a tensor in the files, one of `DTYPES`."""
+        pieces = self.binding.by_file_name[name]
+        return FLOAT32 if any(piece.tensor.storage is Storage.FLOAT32 for piece in pieces) else self.dtype
 
     def _size(self, name: str) -> int:
-        return DTYPES[self.dtype].itemsize * math.prod(self.shapes[name])
+        return DTYPES[self.find_dtype(name)].itemsize * math.prod(self.shapes[name])
 
 
 type Gather = Callable[[str, Region], np.ndarray]
@@ -149,7 +155,7 @@ def write_index(plan: ExportPlan, store: Store) -> None:
 def _yield_tensors(plan: ExportPlan, file: WeightFile, gather: Gather) -> Iterator[bytes]:
     """Yield the numbers of each tensor of a file."""
     for name in file.tensors:
-        tensor = np.empty(plan.shapes[name], DTYPES[plan.dtype])
+        tensor = np.empty(plan.shapes[name], DTYPES[plan.find_dtype(name)])
         for piece in plan.binding.by_file_name[name]:
             copy = piece.plan_export()
             run_copy(copy, gather(piece.tensor.name, copy.region), tensor)

@@ -19,9 +19,10 @@ from trainingjob_trainer.store.port import Store
 
 MAX_HEADER_BYTES = 100_000_000
 """Limit of the format."""
+FLOAT32 = "F32"
 DTYPES: Mapping[str, np.dtype[Any]] = {
     "F64": np.dtype(np.float64),
-    "F32": np.dtype(np.float32),
+    FLOAT32: np.dtype(np.float32),
     "F16": np.dtype(np.float16),
     "BF16": np.dtype(ml_dtypes.bfloat16),
 }

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from trainingjob_api.network.tensor import Init, Ones, Tensor, Uniform, Zeros
+from trainingjob_api.network.tensor import Init, Ones, Storage, Tensor, Uniform, Zeros
 from trainingjob_api.spec.precision import Precision
 from trainingjob_trainer.models.lora import multiply
 from trainingjob_trainer.models.remat import name_product
@@ -24,7 +24,8 @@ def add_params(module: nnx.Module, tensors: Iterable[Tensor], precision: Precisi
 
 def make_param(tensor: Tensor, precision: Precision, rngs: nnx.Rngs) -> nnx.Param[Any]:
     """Return a parameter with its initial values."""
-    return store(_init_values(tensor.init, tensor.shape, rngs).astype(DTYPES[precision.params]), tensor)
+    dtype = jnp.float32 if tensor.storage is Storage.FLOAT32 else DTYPES[precision.params]
+    return store(_init_values(tensor.init, tensor.shape, rngs).astype(dtype), tensor)
 
 
 def store(value: jax.Array, tensor: Tensor) -> nnx.Param[Any]:
