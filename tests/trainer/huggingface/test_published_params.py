@@ -87,9 +87,31 @@ def test_tensors_that_are_missing_start_random_if_allowed(folder: Path) -> None:
 
     found = load(folder, Fixture("llama"), allow_partial=True)
 
-    assert (np.asarray(found.params["layers"]["mlp"]["up"]) == HALF).all()
-    assert not (np.asarray(found.params["layers"]["mlp"]["gate"]) == HALF).any()
-    assert found.source == f"20 tensors of {folder}; missing there, so they start random: layers.mlp.up"
+    up, want = np.asarray(found.params["layers"]["mlp"]["up"]), Fixture("llama").load()
+    assert (up[1] == HALF).all()
+    assert np.array_equal(up[0], np.asarray(want["layers"]["mlp"]["up"])[0])
+    assert np.array_equal(found.params["layers"]["mlp"]["gate"], want["layers"]["mlp"]["gate"])
+    assert found.source == f"20 tensors of {folder}; missing there, so they start random: layers.mlp.up in part"
+
+
+def test_a_deeper_model_has_the_layers_of_the_files_first(folder: Path) -> None:
+    found = load(folder, Fixture("llama"), allow_partial=True, num_layers=3)
+
+    want = Fixture("llama").load()
+    query = np.asarray(found.params["layers"]["attention"]["query"])
+    assert np.array_equal(query[:2], want["layers"]["attention"]["query"])
+    assert (query[2] == HALF).all()
+    assert found.source.startswith(f"21 tensors of {folder}; missing there, so they start random: layers.")
+    assert "spec.model.numLayers is 3, not 2" in found.source
+
+
+def test_a_tensor_without_any_part_in_the_files_starts_random(folder: Path) -> None:
+    edit(folder, lambda tensors: tensors.pop("lm_head.weight"))
+
+    found = load(folder, Fixture("llama"), allow_partial=True)
+
+    assert (np.asarray(found.params["head"]) == HALF).all()
+    assert found.source == f"20 tensors of {folder}; missing there, so they start random: head"
 
 
 def test_tensors_of_the_files_alone_are_reported(folder: Path) -> None:

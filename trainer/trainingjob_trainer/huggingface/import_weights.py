@@ -31,6 +31,13 @@ class TensorMatch:
     incomplete: tuple[str, ...]
     """Our tensors that need a missing one."""
 
+    def list_partial(self, binding: Binding) -> list[str]:
+        """Return our incomplete tensors of which the files have parts, such as some of the layers."""
+        matched = set(self.matched)
+        return [
+            name for name in self.incomplete if any(piece.file_name in matched for piece in binding.by_tensor[name])
+        ]
+
 
 def add_prefix(weights: WeightsFolder, prefix: str) -> WeightsFolder:
     """Return the weights with names that all begin with a prefix, which files may lack."""
@@ -71,10 +78,16 @@ def import_params(weights: WeightsFolder, binding: Binding, abstract_params: Any
     return jax.tree_util.tree_map_with_path(load, abstract_params)
 
 
-def import_array(weights: WeightsFolder, pieces: Sequence[Piece], abstract_array: jax.ShapeDtypeStruct) -> jax.Array:
+def import_array(
+    weights: WeightsFolder,
+    pieces: Sequence[Piece],
+    abstract_array: jax.ShapeDtypeStruct,
+    initial: jax.Array | None = None,
+) -> jax.Array:
     """Return one of our tensors with the shape, format and sharding of `abstract_array`.
 
-    The memory of the host holds the shards of its devices, and the tensors that are read at the same time.
+    The memory of the host holds the shards of its devices, and the tensors that are read at the same time. `initial`
+    has the format and the values of what no piece is a part of; it is consumed. None: the pieces are the whole tensor.
 
     Raises:
         WeightsError: a file has become shorter.
@@ -84,7 +97,11 @@ def import_array(weights: WeightsFolder, pieces: Sequence[Piece], abstract_array
         device: _to_region(index, abstract_array.shape)
         for device, index in abstract_array.sharding.addressable_devices_indices_map(abstract_array.shape).items()
     }
-    blocks = {region: _allocate(region, abstract_array.dtype) for region in set(regions.values())}
+    if initial is None:
+        blocks = {region: _allocate(region, abstract_array.dtype) for region in set(regions.values())}
+    else:
+        blocks = {regions[shard.device]: np.array(shard.data) for shard in initial.addressable_shards}
+        initial.delete()  # both may not fit in memory
     jobs = [(name, list(copies)) for name, copies in group_copies(pieces, blocks).items()]
     with ThreadPoolExecutor(READERS) as pool:
         for _ in pool.map(lambda job: read_into(weights, *job), jobs):

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from trainingjob_api.huggingface.config_fields import ConfigError
 from trainingjob_api.huggingface.family import compare_functions
 from trainingjob_api.huggingface.registry import find_family, read_config
+from trainingjob_api.huggingface.rule import Binding
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.protocol import MAX_MESSAGE, FailureReason
 from trainingjob_api.spec.checkpoint import HuggingFaceSource, InitializeFrom
@@ -68,10 +69,15 @@ def load_published_params(
         partial = source.allow_partial if base.may_be_partial else None
         _check_match(path, match, binding.unmapped, _describe_differences(model, published_model), partial=partial)
 
+        in_part = {name for name in match.list_partial(binding) if not base.is_quantized(name)}
+
         def load(place: Any, leaf: jax.ShapeDtypeStruct, initial: jax.Array) -> jax.Array:
             name = tensor_name(place)
-            if name in match.incomplete:
+            if name in match.incomplete and name not in in_part:
                 return initial
+            if name in in_part:
+                pieces = [piece for piece in binding.by_tensor[name] if piece.file_name in weights.tensors]
+                return import_array(weights, pieces, leaf, initial)
             initial.delete()
             return base.store(name, import_array(weights, binding.by_tensor[name], leaf))
 
@@ -79,7 +85,8 @@ def load_published_params(
         if is_leader:
             keep_companions(weights.store, own)
     return PublishedParams(
-        base.complete(loaded, random), _describe_source(name, match, _describe_differences(model, published_model))
+        base.complete(loaded, random),
+        _describe_source(name, match, binding, in_part, _describe_differences(model, published_model)),
     )
 
 
@@ -149,11 +156,21 @@ def _describe_differences(model: Model, published_model: Model) -> tuple[str, ..
     )
 
 
-def _describe_source(name: str, match: TensorMatch, differences: tuple[str, ...]) -> str:
-    """Return a text that names the source of the parameters, and log it."""
-    description = f"{len(match.matched):,} tensors of {name}"
+def _describe_source(
+    name: str, match: TensorMatch, binding: Binding, in_part: Collection[str], differences: tuple[str, ...]
+) -> str:
+    """Return a text that names the source of the parameters, and log it.
+
+    `in_part` are the incomplete tensors whose other parts are those of the files.
+    """
+    random = set(match.incomplete).difference(in_part)
+    used = [
+        file for file in match.matched if any(piece.tensor.name not in random for piece in binding.by_file_name[file])
+    ]
+    description = f"{len(used):,} tensors of {name}"
     if match.incomplete:
-        description += f"; missing there, so they start random: {_join(match.incomplete)}"
+        missing = [f"{tensor} in part" if tensor in in_part else tensor for tensor in match.incomplete]
+        description += f"; missing there, so they start random: {_join(missing)}"
     if match.unused:
         description += f"; not used: {_join(match.unused)}"
     if differences:
