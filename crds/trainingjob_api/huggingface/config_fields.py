@@ -181,7 +181,14 @@ def read_fields(fields: Iterable[ConfigField], config: Config) -> Section:
     """
     section: Section = {}
     for field in fields:
-        field.read(config, section)
+        try:
+            field.read(config, section)
+        except ConfigError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            key = getattr(field, "key", "")  # what has none reads nothing
+            message = f"or a field that it depends on has a value of another kind than in `transformers`: {error}."
+            raise ConfigError(key, message) from error
     return section
 
 

@@ -23,6 +23,7 @@ class LayerTypes:
     """Base of the frequencies in layers with a window, in a `config.json` without it. None: that of all layers."""
     has_local_rope: bool = False
     """Whether the scaling, and `rope_theta`, are those of layers without a window."""
+    key: str = KINDS
     cycle_key: str | None = None
     """Length of the cycle in a `config.json` without kinds, whose last layer has no window. None: that of `default`."""
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from trainingjob_api.huggingface.config_fields import (
     ConfigError,
@@ -207,6 +208,41 @@ def test_an_unsupported_option_of_a_family_is_an_error(name: str, changes: dict[
         read_config(fixture(name) | changes)
 
     assert str(caught.value).startswith(message)
+
+
+KINDS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "a list for a width": ("gemma2", {"hidden_size": [16]}, "hidden_size"),
+    "no scale of queries": ("gemma2", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar"),
+    "a list for a function": ("gemma2", {"hidden_activation": ["gelu"]}, "hidden_activation"),
+    "a number for the kinds of layers": ("gemma2", {"layer_types": 3}, "layer_types"),
+    "groups without those of a token": ("deepseek_v2", {"n_group": 2, "topk_group": "absent"}, "n_group"),
+    "a number for the layers without positions": ("llama4_text", {"no_rope_layers": 3}, "no_rope_layers"),
+}
+
+
+@pytest.mark.parametrize(("name", "changes", "key"), KINDS.values(), ids=KINDS)
+def test_a_value_of_another_kind_is_an_error_that_names_the_field(name: str, changes: dict[str, Any], key: str) -> None:
+    config = {field: value for field, value in (fixture(name) | changes).items() if value != "absent"}
+
+    with pytest.raises(ConfigError, match="has a value of another kind") as caught:
+        read_config(config)
+
+    assert caught.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "place"),
+    [
+        ("mixtral", {"num_experts_per_tok": 0}, ("experts", "perToken")),
+        ("mixtral", {"num_local_experts": [4]}, ("experts", "count")),
+        ("gpt2", {"n_embd": {}, "n_inner": None}, ("embedDim",)),
+    ],
+)
+def test_a_size_of_another_kind_is_no_model(name: str, changes: dict[str, Any], place: tuple[str, ...]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Model.model_validate(read_config(fixture(name) | changes))
+
+    assert place in [error["loc"] for error in caught.value.errors()]
 
 
 OPTIONS: dict[str, tuple[str, dict[str, Any], str, object]] = {

@@ -68,6 +68,7 @@ class Groups:
     """Groups of experts. One group is none."""
 
     score: str
+    key: str = "n_group"
 
     def read(self, config: Config, section: Section) -> None:
         """Set the groups."""

@@ -33,6 +33,8 @@ ACTIVATIONS = {"gelu_pytorch_tanh": "geluTanh"}
 class EmbeddingScale:
     """Factor on embeddings: the square root of the width, which `config.json` does not have."""
 
+    key: str = "hidden_size"
+
     def read(self, config: Config, section: Section) -> None:
         """Set the factor."""
         section["embeddingScale"] = math.sqrt(section["embedDim"])

@@ -9,7 +9,8 @@ LAYER = "transformer.h.{layer}."
 
 def _default_width(section: Section) -> None:
     """Set the width of the MLP that a `config.json` leaves out."""
-    section.setdefault("mlpDim", 4 * section["embedDim"])
+    if isinstance(width := section["embedDim"], int):  # the model rejects others
+        section.setdefault("mlpDim", 4 * width)
 
 
 GPT2 = Family(

@@ -28,6 +28,8 @@ NO_ROPE_INTERVAL = 4
 class Layers:
     """Layers without positions, which attend to all tokens, and layers with experts."""
 
+    key: str = "no_rope_layers"
+
     def read(self, config: Config, section: Section) -> None:
         """Set the pattern.
 

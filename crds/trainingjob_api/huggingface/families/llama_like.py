@@ -93,8 +93,9 @@ def common_fields(*, epsilon: float = 1e-6, theta: float = 10000.0) -> tuple[Con
 def keep_all_tokens(section: Section) -> None:
     """Give experts the capacity for all tokens: published models drop none."""
     experts = section["experts"]
-    if "count" in experts:
-        experts["capacityFactor"] = experts["count"] / experts["perToken"]
+    count, per_token = experts.get("count"), experts.get("perToken")
+    if isinstance(count, int) and isinstance(per_token, int) and per_token > 0:  # the model rejects others
+        experts["capacityFactor"] = count / per_token
 
 
 LLAMA = Family(
