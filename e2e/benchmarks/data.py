@@ -35,6 +35,7 @@ from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.data.dataset_writer import HostShare, create_dataset, plan_dataset
 from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.data.preparation import listed_files, worker_pool
+from trainingjob_trainer.data.sample_history import SampleHistory
 from trainingjob_trainer.data.sources.readers import array_record, read_documents
 from trainingjob_trainer.data.sources.source_search import find_files
 from trainingjob_trainer.data.token_dataset import TokenDataset
@@ -249,7 +250,8 @@ def measure_batches(console: Console) -> Iterator[Figure]:
     yield Figure("data wait", wait / compute, "of a step", WAIT_GOAL)
 
     def resume() -> None:
-        late = BatchLoader(trainer.SINGLE, steps.batch_sharding, trainer.BATCH, ((5, 9),), ((1, 2), (500_000, 4)))
+        history = SampleHistory(((1, 2), (500_000, 4)), ((5, 9),))
+        late = BatchLoader(trainer.SINGLE, steps.batch_sharding, trainer.BATCH, history)
         late.train_batch(text, LATE_STEP, 0)
 
     late, first = measure("resume", console, resume, lambda: loader.train_batch(text, 1, 0))

@@ -1,11 +1,33 @@
-"""Mutations of the readers of data formats, of data sets of the hub, and of conversations."""
+"""Mutations of the sample order, of the readers of data formats, of data sets of the hub, and of conversations."""
 
 from tests.mutation_tables.mutation import TRAINER, Mutation
 
 SOURCES, TESTS = f"{TRAINER}/data/sources", "tests/trainer/data/sources"
 DIVIDED = "tests/trainer/data/test_divided_files.py"
+HISTORY = "tests/trainer/data/test_sample_history.py"
 
 DATA_MUTATIONS = (
+    Mutation(
+        "a rollback to an earlier phase of weights trains excluded samples again",
+        f"{TRAINER}/data/sample_history.py",
+        "if len(runs) > 1 else ()",
+        "if not runs else ()",
+        (HISTORY,),
+    ),
+    Mutation(
+        "a rollback to the beginning repeats the samples of a mixture",
+        f"{TRAINER}/data/sample_history.py",
+        "((0, first_steps[0]),)",
+        "((int(self.samples(1)[0]), first_steps[0]),)",
+        (HISTORY,),
+    ),
+    Mutation(
+        "a world forgets the phases of excluded samples",
+        f"{TRAINER}/snapshots/lineage.py",
+        "        phase_runs=history.phase_runs,\n",
+        "",
+        (HISTORY,),
+    ),
     Mutation(
         "a document of ids loses the id that ends it",
         f"{SOURCES}/readers/tokens.py",

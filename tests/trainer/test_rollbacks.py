@@ -18,6 +18,7 @@ from trainingjob_api.world import Rollback, Span
 from trainingjob_trainer.checkpoint.checkpoints import Checkpoints
 from trainingjob_trainer.checkpoint.restore import RestoredState
 from trainingjob_trainer.data.loader import BatchLoader
+from trainingjob_trainer.data.sample_history import SampleHistory
 from trainingjob_trainer.data.sampler import ExcludedSamples
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.errors import TrainingError
@@ -39,7 +40,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def leave_out(run: Run, skipped: tuple[tuple[int, int], ...]) -> Run:
-    run.batches = BatchLoader(ONE, run.steps.batch_sharding, BATCH, skipped)
+    run.batches = BatchLoader(ONE, run.steps.batch_sharding, BATCH, SampleHistory(((1, BATCH),), skipped))
     return run
 
 
@@ -74,6 +75,8 @@ def test_training_after_a_rollback_is_that_of_a_run_without_the_samples_from_the
 
 AGAIN = (*BACK, Rollback(lineage=2, generation=3, step=5, parent=PARENT))
 OWN = ((16, 32),)
+RUNS = ((0, 1), (24, 4), (32, 1))
+"""Of the same rollback, if step 4 begins a phase of `weightSchedule`."""
 
 
 @pytest.mark.parametrize(
@@ -147,7 +150,7 @@ def test_takeover_skips_the_samples_that_the_first_job_skipped(tmp_path: Path) -
                 make_world(2, 1, (Span(generation=1, first=8),)),
             )
         )
-        first._restored = RestoredState(past=Provenance(skipped=OWN))
+        first._restored = RestoredState(past=Provenance(skipped=OWN, phase_runs=RUNS))
         first.save(7, state)
         first.wait()
         assert second.restore(describe(state)) is not None
@@ -156,6 +159,7 @@ def test_takeover_skips_the_samples_that_the_first_job_skipped(tmp_path: Path) -
         assert third.restore(describe(state)) is not None
 
     assert [one.past.skipped for one in (second, third)] == [OWN, OWN]
+    assert [one.past.phase_runs for one in (second, third)] == [RUNS, RUNS]
     assert third.newest == 9
     assert list_steps(tmp_path / "lineage-0") == ["9"]
 

@@ -129,8 +129,7 @@ def _open_context(
         joined.layout,
         joined.steps.batch_sharding,
         spec.training.largest_batch,
-        past.skipped,
-        past.batch_sizes,
+        past.history,
         length,
         find_share(start.world),
     )

@@ -375,6 +375,11 @@ class Data(Strict):
         return has_weights or self.temperature is not None or bool(self.weight_schedule)
 
     @property
+    def phase_steps(self) -> tuple[int, ...]:
+        """Return the first step of each phase of weights."""
+        return (1, *(phase.from_step for phase in self.weight_schedule))
+
+    @property
     def isolated_packing(self) -> PackingType | None:
         """Return how isolated documents are packed. None: tokens attend to all earlier tokens of a sequence."""
         return self.packing.type if self.packing and self.packing.isolates else None

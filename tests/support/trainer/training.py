@@ -18,6 +18,7 @@ from trainingjob_api.world import Layout, Span
 from trainingjob_trainer.checkpoint.checkpoints import Checkpoints
 from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.data.packing.pack import pack_documents
+from trainingjob_trainer.data.sample_history import SampleHistory
 from trainingjob_trainer.data.token_dataset import TokenDataset
 from trainingjob_trainer.models.decoder import Params, split_model_of
 from trainingjob_trainer.objectives.scoring import ScoreSums
@@ -57,8 +58,8 @@ class Run:
         self.spec = spec
         written = spec.model_dump_json()
         self.steps, self.step, self.evaluation = compiled(written, layout.model_dump_json())
-        sizes = spec.training.batch_sizes
-        self.batches = BatchLoader(layout, self.steps.batch_sharding, spec.training.largest_batch, sizes=sizes)
+        history = SampleHistory(spec.training.batch_sizes)
+        self.batches = BatchLoader(layout, self.steps.batch_sharding, spec.training.largest_batch, history)
         self.index = make_index(spec)
         shardings = jax.tree.map(lambda leaf: leaf.sharding, self.steps.state_shapes)
         self.state: State = jax.device_put(initial_state(written), shardings)

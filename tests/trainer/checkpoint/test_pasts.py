@@ -12,7 +12,7 @@ from trainingjob_trainer.checkpoint.checkpoints import Checkpoints
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.snapshots.inventory import ShardInventory, parse_inventory
-from trainingjob_trainer.snapshots.lineage import Provenance, extend_provenance
+from trainingjob_trainer.snapshots.lineage import Provenance, StepRecord, extend_provenance
 
 FIRST = Span(generation=1, first=1)
 SECOND = Span(generation=2, first=11, tier="ram")
@@ -62,6 +62,14 @@ def test_saved_step_contains_its_world_and_earlier_unreported_ones(tmp_path: Pat
 
     spans = (FIRST, Span(generation=2, first=11), Span(generation=3, first=21))
     assert (first.spans, second.spans, third.spans) == (spans[:1], spans[:2], spans)
+
+
+def test_a_record_has_the_whole_provenance_of_its_step() -> None:
+    past = Provenance(skipped=((8, 16),), batch_sizes=((1, 4),), phase_runs=((0, 1), (12, 4), (16, 1)), spans=(SECOND,))
+    record = StepRecord(job_uid="uid", generation=2, step=12, data="data", state="state", **dict(past))
+
+    assert record.provenance == past
+    assert set(dict(past)) == past.model_dump(exclude_defaults=True).keys()
 
 
 def test_provenance_of_a_snapshot_reaches_all_processes() -> None:

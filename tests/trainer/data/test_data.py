@@ -18,6 +18,7 @@ from tests.trainer.checkpoint.test_foreign import NOT_FILES, stretch
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.data import TextSource
 from trainingjob_trainer.data.dataset_writer import HostShare
+from trainingjob_trainer.data.sample_history import SampleHistory
 from trainingjob_trainer.data.sources.source_search import find_files
 from trainingjob_trainer.data.token_cache import prepare_datasets
 from trainingjob_trainer.data.token_dataset import TokenDataset
@@ -350,6 +351,6 @@ def test_text_without_shuffling_comes_in_its_order_in_each_epoch(tmp_path: Path)
     shuffled, ordered = (index_of(tmp_path, data__shuffle=value, **changes).train for value in (True, False))
     samples = np.array([0, 1, 99, 100, 205])
 
-    assert ordered.choose_sequences(samples, 3, lambda step: step).tolist() == [0, 1, 99, 0, 5]
-    assert shuffled.choose_sequences(samples, 3, lambda step: step).tolist() != [0, 1, 99, 0, 5]
+    assert ordered.choose_sequences(samples, 3, SampleHistory(((1, 1),))).tolist() == [0, 1, 99, 0, 5]
+    assert shuffled.choose_sequences(samples, 3, SampleHistory(((1, 1),))).tolist() != [0, 1, 99, 0, 5]
     assert (ordered.folder, ordered.dataset_hash == shuffled.dataset_hash) == (shuffled.folder, False)

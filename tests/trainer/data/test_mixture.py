@@ -14,7 +14,8 @@ from tests.support.trainer.training import ONE, Run, losses, spec_with
 from tests.trainer.test_step import LAYOUTS
 from trainingjob_api.spec.training import BatchSizes
 from trainingjob_trainer.data.mixture import PERIOD, Mixture, Phase, make_pattern
-from trainingjob_trainer.data.sampler import ExcludedSamples, count_samples, samples_of_step
+from trainingjob_trainer.data.sample_history import SampleHistory
+from trainingjob_trainer.data.sampler import ExcludedSamples, count_samples
 from trainingjob_trainer.data.token_dataset import TokenDataset
 
 
@@ -78,6 +79,7 @@ HISTORIES: dict[str, tuple[BatchSizes, ExcludedSamples]] = {
     "one batch size": (((1, 7),), ()),
     "a larger batch later": (((1, 4), (9, 10)), ()),
     "excluded samples around a phase": (((1, 7),), ((60, 75),)),
+    "excluded samples from the beginning": (((1, 7),), ((0, 21),)),
 }
 
 
@@ -85,11 +87,9 @@ HISTORIES: dict[str, tuple[BatchSizes, ExcludedSamples]] = {
 def test_each_sequence_comes_once_an_epoch_in_all_phases(sizes: BatchSizes, skipped: ExcludedSamples) -> None:
     mixture = mix([30, 20, 10], Phase(1, (3, 1, 0)), Phase(10, (1, 1, 1)), Phase(20, (0, 0, 1)))
 
-    def first_sample(step: int) -> int:
-        return int(samples_of_step(step, sizes, skipped)[0])
-
-    steps = [mixture.choose_sequences(samples_of_step(step, sizes, skipped), 3, first_sample) for step in range(1, 40)]
-    left_out = [mixture.choose_sequences(np.arange(*gap), 3, first_sample) for gap in skipped]
+    history = SampleHistory(sizes, skipped)
+    steps = [mixture.choose_sequences(history.samples(step), 3, history) for step in range(1, 40)]
+    left_out = [mixture.choose_sequences(np.arange(*gap), 3, history) for gap in skipped]
 
     seen: dict[int, list[int]] = {0: [], 1: [], 2: []}
     for number in np.concatenate([*steps, *left_out]).tolist():
@@ -102,19 +102,18 @@ def test_each_sequence_comes_once_an_epoch_in_all_phases(sizes: BatchSizes, skip
     assert all(not one[2] for one in shares[:9])
     assert all(list(one) == [2] for one in shares[19:])
     total = count_samples(39, sizes) + sum(end - first for first, end in skipped)
-    by_source = mixture.count_by_source(total, first_sample)
+    by_source = mixture.count_by_source(total, history)
     assert list(by_source.values()) == [len(numbers) for numbers in seen.values()]
 
 
 def test_a_step_has_no_memory() -> None:
     mixture = mix([300, 200], Phase(1, (0.7, 0.3)), Phase(1000, (0.1, 0.9)))
-    sizes = ((1, 64),)
+    history = SampleHistory(((1, 64),))
 
     def choose(step: int) -> list[int]:
-        samples = samples_of_step(step, sizes)
-        return mixture.choose_sequences(samples, 0, lambda first: count_samples(first - 1, sizes)).tolist()
+        return mixture.choose_sequences(history.samples(step), 0, history).tolist()
 
-    all_at_once = mixture.choose_sequences(np.arange(64 * 1010), 0, lambda first: count_samples(first - 1, sizes))
+    all_at_once = mixture.choose_sequences(np.arange(64 * 1010), 0, history)
     assert [choose(step) for step in (1, 999, 1000, 1010)] == [
         all_at_once[64 * (step - 1) : 64 * step].tolist() for step in (1, 999, 1000, 1010)
     ]
@@ -244,7 +243,7 @@ def test_sources_without_shuffling_come_in_the_order_of_their_text(tmp_path: Pat
     shuffled = prepare(tmp_path, {"weights": (1, 1)}).train
     ordered = prepare(tmp_path, {"weights": (1, 1), "shuffle": False}).train
 
-    numbers = ordered.choose_sequences(np.arange(24), 3, lambda step: 4 * (step - 1)).tolist()
+    numbers = ordered.choose_sequences(np.arange(24), 3, SampleHistory(((1, 4),))).tolist()
 
     assert [number for number in numbers if number < 100] == list(range(12))
     assert [number - 100 for number in numbers if number >= 100] == [*range(10), 0, 1]

@@ -18,6 +18,7 @@ from tests.trainer.test_step import LAYOUTS
 from trainingjob_api.spec.training import BatchSizes, Training
 from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.data.mixture import Phase, TrainingText
+from trainingjob_trainer.data.sample_history import SampleHistory
 from trainingjob_trainer.data.sampler import continue_batch_sizes, count_samples, count_steps
 from trainingjob_trainer.data.training_length import TrainingLength, find_training_length, resolve_epochs
 
@@ -31,9 +32,9 @@ def training_of(epochs: float | None = None, steps: int | None = None) -> Traini
 
 def read(text: TrainingText, steps: range, length: TrainingLength, sizes: BatchSizes) -> list[int]:
     """Return the sequences of some steps."""
-    loader = BatchLoader(ONE, NO_SHARDING, max(size for _, size in sizes), sizes=sizes, length=length)
+    loader = BatchLoader(ONE, NO_SHARDING, max(size for _, size in sizes), SampleHistory(sizes), length)
     samples = np.concatenate([loader.samples(step) for step in steps]) if steps else np.array([], np.int64)
-    return text.choose_sequences(samples, 3, lambda at: count_samples(at - 1, sizes)).tolist()
+    return text.choose_sequences(samples, 3, SampleHistory(sizes)).tolist()
 
 
 @st.composite
@@ -120,7 +121,7 @@ def test_a_number_of_steps_is_the_length_itself() -> None:
 def test_rollbacks_keep_the_steps_and_take_later_samples() -> None:
     dataset, sizes = make_dataset(10), ((1, 4),)
     length = find_training_length(dataset, training_of(2.0), sizes)
-    loader = BatchLoader(ONE, NO_SHARDING, 4, ((4, 12),), sizes, length)
+    loader = BatchLoader(ONE, NO_SHARDING, 4, SampleHistory(sizes, ((4, 12),)), length)
 
     assert [loader.samples(step).tolist() for step in range(1, length.steps + 1)] == [
         [0, 1, 2, 3],
@@ -164,7 +165,11 @@ def test_the_rest_of_the_last_batch_is_padding_on_each_mesh(layout: str) -> None
     sizes = run.spec.training.batch_sizes
     length = find_training_length(run.index, run.spec.training, sizes)
     run.batches = BatchLoader(
-        LAYOUTS.get(layout, ONE), run.steps.batch_sharding, run.spec.training.largest_batch, sizes=sizes, length=length
+        LAYOUTS.get(layout, ONE),
+        run.steps.batch_sharding,
+        run.spec.training.largest_batch,
+        SampleHistory(sizes),
+        length,
     )
 
     batches = [run.batch(step) for step in range(1, length.steps + 1)]

@@ -284,7 +284,7 @@ def test_rollback_voids_snapshots_too(opened: Opened) -> None:
     take(opened(WORLD), 5, 10)
     second = opened(make_world(2, 1, (FIRST,), rollbacks=rollbacks))
     assert recall(second).newest == (1, 5)
-    past = Provenance(skipped=skipped, batch_sizes=((1, 4), (3, 8)))
+    past = Provenance(skipped=skipped, batch_sizes=((1, 4), (3, 8)), phase_runs=((0, 1), (24, 7), (32, 1)))
     second.begin((1, 5), past)
     second.take(10, make_state(describe(), 3))
     second.wait()

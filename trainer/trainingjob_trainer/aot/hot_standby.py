@@ -22,6 +22,7 @@ from trainingjob_trainer.aot.compile_request import program_names
 from trainingjob_trainer.aot.neighbor_compiler import MAX_OOM_SCORE, RESERVED_BYTES
 from trainingjob_trainer.context import CompiledSteps, JoinedWorld, compile_steps, join_world
 from trainingjob_trainer.data.loader import BatchLoader
+from trainingjob_trainer.data.sample_history import SampleHistory
 from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.available_memory import available_memory
@@ -81,7 +82,8 @@ def _run_dry_step(start: StartWorld, joined: JoinedWorld) -> None:
     is_free = available_memory() >= needed
     if not all(joined.peers.exchange("rehearsal", "yes" if is_free else "", EXCHANGE_SECONDS)):
         return
-    loader = BatchLoader(joined.layout, steps.batch_sharding, training.largest_batch, sizes=training.batch_sizes)
+    history = SampleHistory(training.batch_sizes)
+    loader = BatchLoader(joined.layout, steps.batch_sharding, training.largest_batch, history)
     step = start.world.committed + 1
     batch = loader.train_batch(joined.datasets.train, step, training.seed)
     controls = steps.controls(Signal.NONE, training.step_limit, _make_zeros(steps.teacher_shapes))

@@ -55,11 +55,9 @@ class RunningJob(NamedTuple):
             items=shapes.items,
             lineage=len(self.world.rollbacks),
             seed=self.config.spec.training.seed,
-            skipped=past.skipped,
-            batch_sizes=past.batch_sizes,
-            spans=past.spans,
             evaluations=dict(evaluations),
             files={},
+            **dict(past),
         )
 
 
@@ -148,7 +146,8 @@ def _take_inventory(job: RunningJob, search: RestoreSearch, origin: tuple[str, i
 
 
 def _extend(job: RunningJob, past: Provenance, since: int, step: int, tier: Tier) -> Provenance:
-    return extend_provenance(past, job.world, job.config.spec.training.batch_sizes, since, step, tier)
+    spec = job.config.spec
+    return extend_provenance(past, job.world, spec.training.batch_sizes, since, step, tier, spec.data.phase_steps)
 
 
 def _load(

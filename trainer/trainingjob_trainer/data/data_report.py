@@ -14,7 +14,7 @@ from trainingjob_api.spec.data import TextSource
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.data.mixture import Mixture, TrainingText
 from trainingjob_trainer.data.preparation.file_account import FileAccount
-from trainingjob_trainer.data.sampler import count_samples
+from trainingjob_trainer.data.sample_history import SampleHistory
 from trainingjob_trainer.data.sources.source_files import (
     MAX_NAMED,
     SourceFile,
@@ -182,7 +182,7 @@ def build_data_report(
     length = find_training_length(train, spec.training, sizes)
     epochs, by_source = round(length.samples / num_rows, 3), dict[str, float]()
     if isinstance(train, Mixture):
-        samples = train.count_by_source(length.samples, lambda step: count_samples(step - 1, sizes))
+        samples = train.count_by_source(length.samples, SampleHistory(sizes))
         lengths = {name: dataset.num_sequences for name, dataset in zip(train.names, train.datasets, strict=True)}
         by_source = {name: round(count / lengths[name], 3) for name, count in samples.items()}
     read = _ReadText(num_rows, length, epochs, by_source)

@@ -9,10 +9,10 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from trainingjob_api.spec.training import BatchSizes
 from trainingjob_api.world import Layout
 from trainingjob_trainer.data.mixture import TrainingText
-from trainingjob_trainer.data.sampler import WHOLE_BATCH, ExcludedSamples, SampleShare, samples_of_step, size_of_step
+from trainingjob_trainer.data.sample_history import SampleHistory
+from trainingjob_trainer.data.sampler import WHOLE_BATCH, SampleShare, size_of_step
 from trainingjob_trainer.data.stored_probabilities import StoredRows
 from trainingjob_trainer.data.token_dataset import Sequences, TokenDataset
 from trainingjob_trainer.data.training_length import TrainingLength
@@ -26,11 +26,11 @@ def batch_shape(layout: Layout) -> BatchShape:
 
 
 class BatchLoader:
-    """Creates the batches of a job over one layout. `skipped` are the excluded sample indices.
+    """Creates the batches of a job over one layout.
 
-    `sizes` are the global batch sizes of the job's history. None: all steps have the largest size. Held-out batches
-    have that size, or the part of it that `share` loads. `length` is that of the training. None: all batches are full.
-    `share` is the share of each batch of training that is loaded: the shapes of `layout` are those of the share.
+    `history` is that of the job. None: all steps have the largest batch size. Held-out batches have that size, or the
+    part of it that `share` loads. `length` is that of the training. None: all batches are full. `share` is the share of
+    each batch of training that is loaded: the shapes of `layout` are those of the share.
     """
 
     def __init__(
@@ -38,16 +38,14 @@ class BatchLoader:
         layout: Layout,
         sharding: NamedSharding,
         largest_batch: int,
-        skipped: ExcludedSamples = (),
-        sizes: BatchSizes | None = None,
+        history: SampleHistory | None = None,
         length: TrainingLength | None = None,
         share: SampleShare = WHOLE_BATCH,
     ) -> None:
         self._layout = layout
         self._sharding = sharding
         self._held_out_size = largest_batch // share.parts
-        self._sizes = sizes or ((1, largest_batch),)
-        self._skipped = skipped
+        self._history = history or SampleHistory(((1, largest_batch),))
         self._length = length
         self._share = share
 
@@ -58,20 +56,17 @@ class BatchLoader:
 
     def size_of_step(self, step: int) -> int:
         """Return the global batch size of a step."""
-        return size_of_step(step, self._sizes)
+        return size_of_step(step, self._history.sizes)
 
     def train_batch(self, text: TrainingText, step: int, seed: int) -> Batch:
         """Return the batch of a step, counted from 1."""
-        rows = text.choose_sequences(self._share.take(self.samples(step)), seed, self._first_sample)
+        rows = text.choose_sequences(self._share.take(self.samples(step)), seed, self._history)
         return self._to_mesh(text, rows, batch_shape(self._layout.for_batch(self.size_of_step(step))))
 
     def samples(self, step: int) -> np.ndarray:
         """Return the sample indices of a step, int64, fewer than a batch for the last step of the last epoch."""
-        samples = samples_of_step(step, self._sizes, self._skipped)
+        samples = self._history.samples(step)
         return samples[: self._length.last_batch] if self._length and step == self._length.steps else samples
-
-    def _first_sample(self, step: int) -> int:
-        return int(self.samples(step)[0])
 
     def held_out_batch(
         self, index: TokenDataset, number: int, num_sequences: int | None = None, shape: BatchShape | None = None

@@ -3,7 +3,8 @@
 The weights of a phase become a pattern of `PERIOD` samples that repeats. In it, each source has its share of the
 samples, spread evenly: the n-th of W samples is due after (n + 1/2) / W of the period, and all are sorted by that (the
 divisor method of Webster and Sainte-Lague). Any run of samples so has the right number of each source, up to one or
-two. The samples of a source are numbered through all phases, and walk through its sequences epoch by epoch.
+two. The samples of a source are numbered through all phases, and walk through its sequences epoch by epoch. Excluded
+samples count too, in the phase in which a step took them.
 
 Shapes: K sources, N samples.
 """
@@ -18,11 +19,14 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from trainingjob_trainer.data.sample_history import SampleHistory
 from trainingjob_trainer.data.stored_probabilities import hash_descriptions
-from trainingjob_trainer.data.token_dataset import FirstSample, Sequences, TokenDataset
+from trainingjob_trainer.data.token_dataset import Sequences, TokenDataset
 
 PERIOD = 1 << 16
 """Samples of a pattern: weights are rounded to this fraction of their sum."""
+MAX_PATTERNS = 128
+"""Patterns that are kept: those of all phases that a job may have, because each step uses all up to its phase."""
 EXACT = Context(prec=50)
 """Powers with these digits are the same on every CPU; those of floats are not."""
 
@@ -51,7 +55,7 @@ class Pattern(NamedTuple):
         return periods * self.counts + np.bincount(self.sources[:rest], minlength=len(self.counts))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=MAX_PATTERNS)
 def make_pattern(weights: tuple[float, ...], temperature: float = 1.0) -> Pattern:
     """Return the pattern of weights, each raised to 1 / `temperature`. A source with a weight has one sample at least.
 
@@ -134,9 +138,9 @@ class Mixture:
     def _ends(self) -> np.ndarray:
         return np.cumsum([dataset.num_sequences for dataset in self.datasets])
 
-    def choose_sequences(self, samples: np.ndarray, seed: int, first_sample: FirstSample) -> np.ndarray:
+    def choose_sequences(self, samples: np.ndarray, seed: int, history: SampleHistory) -> np.ndarray:
         """Return the sequence that each sample selects, int64 [N]."""
-        sources, ordinals = self._locate(samples, first_sample)
+        sources, ordinals = self._locate(samples, history)
         numbers = np.empty(len(samples), np.int64)
         for place, (name, dataset) in enumerate(zip(self.names, self.datasets, strict=True)):
             is_of_source = sources == place
@@ -144,31 +148,35 @@ class Mixture:
             numbers[is_of_source] = first + dataset.sequences_of_samples(ordinals[is_of_source], seed, name)
         return numbers
 
-    def count_by_source(self, num_samples: int, first_sample: FirstSample) -> dict[str, int]:
+    def count_by_source(self, num_samples: int, history: SampleHistory) -> dict[str, int]:
         """Return how many of the first samples of the job each source has."""
         counts = np.zeros(len(self.datasets), np.int64)
-        starts = [min(first_sample(phase.first_step), num_samples) for phase in self.phases]
-        for phase, start, end in zip(self.phases, starts, [*starts[1:], num_samples], strict=True):
-            counts += self._pattern(phase).count_first(end - start)
+        starts, patterns = self._list_runs(history)
+        starts = np.minimum(starts, num_samples)
+        for pattern, length in zip(patterns, np.diff(starts, append=num_samples).tolist(), strict=True):
+            counts += pattern.count_first(length)
         return dict(zip(self.names, map(int, counts), strict=True))
 
-    def _locate(self, samples: np.ndarray, first_sample: FirstSample) -> tuple[np.ndarray, np.ndarray]:
+    def _locate(self, samples: np.ndarray, history: SampleHistory) -> tuple[np.ndarray, np.ndarray]:
         """Return the source of each sample, and how many samples of that source come before it."""
-        starts = np.array([first_sample(phase.first_step) for phase in self.phases])
-        phases = np.searchsorted(starts, samples, side="right") - 1
+        starts, patterns = self._list_runs(history)
+        runs = np.searchsorted(starts, samples, side="right") - 1
         sources, ordinals = np.empty_like(samples), np.empty_like(samples)
         before = np.zeros(len(self.datasets), np.int64)
-        for number, phase in enumerate(self.phases):
-            pattern, is_in_phase = self._pattern(phase), phases == number
-            periods, offsets = np.divmod(samples[is_in_phase] - starts[number], PERIOD)
-            sources[is_in_phase] = chosen = pattern.sources[offsets]
-            ordinals[is_in_phase] = before[chosen] + periods * pattern.counts[chosen] + pattern.ranks[offsets]
-            if number + 1 < len(self.phases):
+        for number, pattern in enumerate(patterns):
+            is_in_run = runs == number
+            periods, offsets = np.divmod(samples[is_in_run] - starts[number], PERIOD)
+            sources[is_in_run] = chosen = pattern.sources[offsets]
+            ordinals[is_in_run] = before[chosen] + periods * pattern.counts[chosen] + pattern.ranks[offsets]
+            if number + 1 < len(patterns):
                 before += pattern.count_first(int(starts[number + 1] - starts[number]))
         return sources, ordinals
 
-    def _pattern(self, phase: Phase) -> Pattern:
-        return make_pattern(phase.weights, self.temperature)
+    def _list_runs(self, history: SampleHistory) -> tuple[np.ndarray, list[Pattern]]:
+        """Return the first sample of each run of samples in one phase, int64 [runs], and the pattern of each run."""
+        patterns = {phase.first_step: make_pattern(phase.weights, self.temperature) for phase in self.phases}
+        runs = history.list_phase_runs(tuple(patterns))
+        return np.array([start for start, _ in runs], np.int64), [patterns[first_step] for _, first_step in runs]
 
     def sequences(self, numbers: np.ndarray) -> Sequences:
         """Return sequences by their numbers."""

@@ -13,7 +13,6 @@ Shapes: R sequences, L length. Of pairs, the sequences of an example have a dim 
 
 import hashlib
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ import numpy as np
 from trainingjob_agent.shared_files import MAX_JSON_BYTES, UntrustedFileError, parse_untrusted_json
 from trainingjob_api.protocol import FailureReason
 from trainingjob_trainer.data.packing.pieces import Pieces, place_tokens
+from trainingjob_trainer.data.sample_history import SampleHistory
 from trainingjob_trainer.data.sampler import sequences_of_samples
 from trainingjob_trainer.data.stored_probabilities import StoredReader, StoredRows, hash_descriptions
 from trainingjob_trainer.runtime.errors import TrainingError
@@ -35,10 +35,6 @@ SEEK_END = 2
 PIECE_DTYPE = np.dtype(np.int64)
 WEIGHT_DTYPE = np.dtype(np.uint8)
 BYTES_DTYPE = np.dtype(np.uint32)
-
-
-type FirstSample = Callable[[int], int]
-"""Returns the first sample of a step."""
 
 
 class Sequences(NamedTuple):
@@ -97,7 +93,7 @@ class TokenDataset:
         """Return whether tokens attend only to their own document."""
         return self.pieces is not None and not self.has_pairs
 
-    def choose_sequences(self, samples: np.ndarray, seed: int, _first_sample: FirstSample) -> np.ndarray:
+    def choose_sequences(self, samples: np.ndarray, seed: int, _history: SampleHistory) -> np.ndarray:
         """Return the sequence that each sample selects, int64 of the same shape."""
         return self.sequences_of_samples(samples, seed)
 

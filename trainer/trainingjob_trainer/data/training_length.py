@@ -19,6 +19,7 @@ from trainingjob_api.schedule_fit import CHECKS
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.training import MAX_STEP, BatchSizes, Training
 from trainingjob_trainer.data.mixture import Mixture, TrainingText
+from trainingjob_trainer.data.sample_history import SampleHistory
 from trainingjob_trainer.data.sampler import count_samples, count_steps
 from trainingjob_trainer.runtime.errors import TrainingError
 
@@ -75,7 +76,7 @@ def _count_epochs(text: TrainingText, epochs: Fraction, sizes: BatchSizes) -> in
     fewest, most = 0, sum(num_sequences.values())  # with so many samples, a source has all of its epochs
     while most - fewest > 1:
         middle = (fewest + most) // 2
-        counts = text.count_by_source(middle, lambda step: count_samples(step - 1, sizes))
+        counts = text.count_by_source(middle, SampleHistory(sizes))
         is_enough = any(counts[name] >= number for name, number in num_sequences.items())
         fewest, most = (fewest, middle) if is_enough else (middle, most)
     return most

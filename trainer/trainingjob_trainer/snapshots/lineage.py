@@ -7,10 +7,11 @@ That generation resumed from the newest step that it found. Earlier steps of the
 history, and later ones are void.
 
 A rollback voids the steps after its parent step, of its generation and of earlier ones, as soon as it is recorded. It
-also excludes samples. A step carries the samples that were excluded before it, and the batch sizes of the steps up to
-it and of those planned after it. A job that resumes from the step therefore trains on no sample twice, under any name
-and with any batch size. A step also carries the steps that its own generation trained, and earlier generations that
-were in no lineage. The world that resumes from the step reports them to the operator, which completes the lineage.
+also excludes samples. A step carries the samples that were excluded before it, and the phases of weights in which they
+lay. It also carries the batch sizes of the steps up to it and of those planned after it. A job that resumes from the
+step therefore trains on no sample twice, under any name and with any batch size. A step also carries the steps that its
+own generation trained, and earlier generations that were in no lineage. The world that resumes from the step reports
+them to the operator, which completes the lineage.
 """
 
 from collections.abc import Sequence
@@ -19,11 +20,12 @@ from trainingjob_api.base import Open
 from trainingjob_api.protocol import MAX_MISSING_LINEAGE
 from trainingjob_api.spec.training import BatchSizes
 from trainingjob_api.world import STORAGE_TIERS, Span, Tier, World
-from trainingjob_trainer.data.sampler import ExcludedSamples, continue_batch_sizes, exclude_samples
+from trainingjob_trainer.data.sample_history import ONE_PHASE, PhaseRuns, SampleHistory
+from trainingjob_trainer.data.sampler import ExcludedSamples, continue_batch_sizes
 
 
 class Provenance(Open):
-    """Provenance of a state: excluded samples, batch sizes, and the generations that trained it.
+    """Provenance of a state: excluded samples, batch sizes, runs of phases, and the generations that trained it.
 
     Without batch sizes, as older trainers saved it, all steps had the batch size of the job. The last of `spans` is the
     newest generation, still open. Those before it were missing from the lineage that the newest one was given.
@@ -31,7 +33,13 @@ class Provenance(Open):
 
     skipped: ExcludedSamples = ()
     batch_sizes: BatchSizes = ()
+    phase_runs: PhaseRuns = ()
     spans: tuple[Span, ...] = ()
+
+    @property
+    def history(self) -> SampleHistory:
+        """Return what decides the samples of each step."""
+        return SampleHistory(self.batch_sizes, self.skipped, self.phase_runs)
 
 
 class StepRecord(Provenance):
@@ -51,7 +59,7 @@ class StepRecord(Provenance):
     @property
     def provenance(self) -> Provenance:
         """Return the provenance of the step."""
-        return Provenance(skipped=self.skipped, batch_sizes=self.batch_sizes, spans=self.spans)
+        return Provenance(**{name: getattr(self, name) for name in Provenance.model_fields})
 
 
 def is_in_history(record: StepRecord, world: World, *, takeover: bool, is_replica: bool = False) -> bool:
@@ -89,21 +97,28 @@ def _missing_from_lineage(spans: Sequence[Span], world: World) -> tuple[Span, ..
 
 
 def extend_provenance(
-    past: Provenance, world: World, planned: BatchSizes, resumed_generation: int, step: int, tier: Tier
+    past: Provenance,
+    world: World,
+    planned: BatchSizes,
+    resumed_generation: int,
+    step: int,
+    tier: Tier,
+    first_steps: tuple[int, ...] = ONE_PHASE,
 ) -> Provenance:
     """Return the provenance of the steps that a world trains after `step`, with the batch sizes that a spec plans.
 
     `past` is the provenance of `step` itself, and `tier` is the storage that held it. `resumed_generation` is the
-    generation from which the world resumes; 0: it starts from scratch, or from another job's step.
+    generation from which the world resumes; 0: it starts from scratch, or from another job's step. `first_steps` are
+    those of the phases of weights.
     """
-    skipped = past.skipped
-    sizes = continue_batch_sizes(past.batch_sizes, step, planned)
+    history = past.history._replace(sizes=continue_batch_sizes(past.batch_sizes, step, planned))
     for rollback in world.rollbacks:
         if rollback.generation >= resumed_generation:
-            skipped = exclude_samples(skipped, rollback.parent, rollback.step, sizes)
+            history = history.exclude(rollback.parent, rollback.step, first_steps)
     own = Span(generation=world.generation, first=step + 1, tier=tier)
     return Provenance(
-        skipped=skipped,
-        batch_sizes=sizes,
+        skipped=history.skipped,
+        batch_sizes=history.sizes,
+        phase_runs=history.phase_runs,
         spans=(*(_missing_from_lineage(past.spans, world) if resumed_generation else ()), own),
     )

@@ -201,11 +201,9 @@ class Snapshots:
             data=self._data,
             state=self._state,
             lineage=len(self._world.rollbacks),
-            skipped=self._past.skipped,
-            batch_sizes=self._past.batch_sizes,
-            spans=self._past.spans,
             pieces=pieces,
             metrics=metrics,
+            **dict(self._past),
         )
         try:
             slot.write_header(header)
