@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.trainer.texts import fail, find, grow, index_of
 from trainingjob_api.formats import DECOMPRESSED
+from trainingjob_trainer.data.sources import file_chunks
 from trainingjob_trainer.data.sources.compression import DECOMPRESSORS, zstd
 from trainingjob_trainer.data.sources.readers import read_documents
 
@@ -47,6 +48,33 @@ def test_each_member_of_a_file_is_read(tmp_path: Path, compression: str) -> None
     suffix, compress = COMPRESSORS[compression]
 
     assert read(tmp_path, f"a{suffix}", compress(b"one ") + compress(b"two")) == [b"one two"]
+
+
+@pytest.mark.parametrize("compression", COMPRESSORS)
+def test_members_may_end_anywhere_in_a_chunk(tmp_path: Path, compression: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_chunks, "CHUNK_BYTES", 7)
+    suffix, compress = COMPRESSORS[compression]
+
+    assert read(tmp_path, f"a{suffix}", compress(TEXT) * 3) == [TEXT * 3]
+
+
+@pytest.mark.parametrize("compression", COMPRESSORS)
+def test_a_damaged_member_after_the_first_fails_with_the_name_of_the_file(tmp_path: Path, compression: str) -> None:
+    suffix, compress = COMPRESSORS[compression]
+    damaged = bytearray(compress(TEXT))
+    damaged[0] ^= 0xFF
+
+    error = fail(lambda: read(tmp_path, f"a{suffix}", compress(TEXT) + damaged))
+
+    assert f"must be complete {compression} data, but cannot be decompressed" in str(error)
+
+
+@pytest.mark.parametrize("compression", ["gzip", "bzip2", "xz"])
+def test_padding_between_members_hides_none_of_them(tmp_path: Path, compression: str) -> None:
+    suffix, compress = COMPRESSORS[compression]
+    padding = b"\0" * 8
+
+    assert read(tmp_path, f"a{suffix}", compress(b"one ") + padding + compress(b"two") + padding) == [b"one two"]
 
 
 @pytest.mark.parametrize("compression", COMPRESSORS)

@@ -7,10 +7,10 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from trainingjob_trainer.data.sources import file_chunks
-from trainingjob_trainer.data.sources.file_chunks import Readable, read_all
+from trainingjob_trainer.data.sources.file_chunks import read_all
 from trainingjob_trainer.data.sources.file_formats import SNIFFED_BYTES, describe_begin, find_format_name
 
 if sys.version_info >= (3, 14):
@@ -23,11 +23,29 @@ class InvalidCompressionError(Exception):
     """Content is not what the suffix of its file promises. Its text follows a path, without a period."""
 
 
-def _decompress_zstd(file: BinaryIO) -> Iterator[bytes]:
-    """Yield decompressed frames. `ZstdFile` would ignore bytes after the last frame, which are a damaged frame."""
+class StreamDecompressor(Protocol):
+    """The decompressor of one stream of a file."""
+
+    @property
+    def eof(self) -> bool: ...  # noqa: D102
+    @property
+    def needs_input(self) -> bool: ...  # noqa: D102
+    @property
+    def unused_data(self) -> bytes: ...  # noqa: D102
+
+    def decompress(self, data: bytes, /, max_length: int) -> bytes: ...  # noqa: D102
+
+
+def _decompress_streams(
+    make_decompressor: Callable[[], StreamDecompressor], padding: bytes, file: BinaryIO
+) -> Iterator[bytes]:
+    """Yield the decompressed streams of a file. The libraries ignore what follows the first one and is no stream.
+
+    `padding` are bytes that may lie between streams and after the last one. Empty: there are none.
+    """
     while content := file.read(file_chunks.CHUNK_BYTES):
-        while content:
-            decompressor = zstd.ZstdDecompressor()
+        while content := content.lstrip(padding) if padding else content:
+            decompressor = make_decompressor()
             yield decompressor.decompress(content, max_length=file_chunks.CHUNK_BYTES)
             while not decompressor.eof:
                 content = file.read(file_chunks.CHUNK_BYTES) if decompressor.needs_input else b""
@@ -37,15 +55,15 @@ def _decompress_zstd(file: BinaryIO) -> Iterator[bytes]:
             content = decompressor.unused_data
 
 
-def _decompress_with(open_file: Callable[[BinaryIO], Readable], file: BinaryIO) -> Iterator[bytes]:
-    return read_all(open_file(file))
+def _decompress_gzip(file: BinaryIO) -> Iterator[bytes]:
+    return read_all(gzip.GzipFile(fileobj=file))
 
 
 DECOMPRESSORS: dict[str, Callable[[BinaryIO], Iterator[bytes]]] = {
-    "gzip": partial(_decompress_with, lambda file: gzip.GzipFile(fileobj=file)),
-    "zstd": _decompress_zstd,
-    "bzip2": partial(_decompress_with, bz2.BZ2File),
-    "xz": partial(_decompress_with, lzma.LZMAFile),
+    "gzip": _decompress_gzip,
+    "zstd": partial(_decompress_streams, zstd.ZstdDecompressor, b""),
+    "bzip2": partial(_decompress_streams, bz2.BZ2Decompressor, b"\0"),
+    "xz": partial(_decompress_streams, partial(lzma.LZMADecompressor, lzma.FORMAT_XZ), b"\0"),
 }
 """Decompressors by compression. Each reads files of several members, as `cat a.gz b.gz` writes them."""
 
