@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -111,11 +112,34 @@ def _take_column(batch: pa.RecordBatch, path: tuple[str, ...]) -> Iterator[Any]:
     values = batch.column(path[0])
     if path[1:]:
         values = pc.struct_field(values, list(path[1:]))
+    check_offsets(values)
     if _holds_messages(values.type):
         return iter(values)
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     return iter(values.cast(pa.large_binary()).to_pylist())
+
+
+def check_offsets(values: pa.Array) -> None:
+    """Raise `ArrowInvalid` if values of a damaged file lie outside of its buffers, where a read ends the process.
+
+    A full check by the library would reject invalid UTF-8 too, which is the error of one row.
+    """
+    kind = values.type
+    values.validate()
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        values.view(pa.binary() if pa.types.is_string(kind) else pa.large_binary()).validate(full=True)
+    elif pa.types.is_dictionary(kind):
+        check_offsets(values.dictionary)
+        pa.DictionaryArray.from_arrays(values.indices, values.dictionary, safe=True)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        offsets = values.offsets.to_numpy()
+        if (np.diff(offsets) < 0).any() or offsets[0] < 0 or offsets[-1] > len(values.values):
+            raise pa.ArrowInvalid("a list has elements outside of the column")
+        check_offsets(values.values)
+    elif pa.types.is_struct(kind):
+        for number in range(kind.num_fields):
+            check_offsets(values.field(number))
 
 
 def _read_row(file: SourceFile, place: str, paths: Mapping[str, tuple[str, ...]], values: Sequence[Any]) -> bytes:

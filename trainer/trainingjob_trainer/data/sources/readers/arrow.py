@@ -29,6 +29,8 @@ def read_documents(file: SourceFile) -> Iterator[bytes]:
         try:
             table = ipc.open_file(content) if head.startswith(FILE_MAGIC) else ipc.open_stream(content)
             yield from read_rows(file, find_columns(file, table.schema), _list_batches(table))
+            if isinstance(table, ipc.RecordBatchStreamReader) and content.read(1):
+                raise file.error("must hold one stream, but has more data after its end. Write each stream to a file.")
         except ERRORS as error:
             raise damaged_error(file, KIND, error) from error
 

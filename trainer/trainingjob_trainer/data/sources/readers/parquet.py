@@ -1,7 +1,8 @@
 """Parquet: each row holds a document."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+import pyarrow as pa
 from pyarrow import parquet
 
 from trainingjob_trainer.data.sources.file_formats import SNIFFED_BYTES
@@ -27,11 +28,18 @@ def read_documents(file: SourceFile) -> Iterator[bytes]:
     with file.open() as content:
         check_format(file, content.read(SNIFFED_BYTES), KIND)
         try:
-            table = parquet.ParquetFile(content)
+            table = parquet.ParquetFile(content, page_checksum_verification=True)
             paths = find_columns(file, table.schema_arrow)
-            batches = table.iter_batches(
-                BATCH_ROWS, columns=[".".join(path) for path in paths.values()], use_threads=False
-            )
-            yield from read_rows(file, paths, batches)
-        except ERRORS as error:
+            yield from read_rows(file, paths, _read_batches(table, paths))
+        except (*ERRORS, KeyError, UnicodeDecodeError) as error:  # the latter two: a damaged name of a column
             raise damaged_error(file, KIND, error) from error
+
+
+def _read_batches(table: parquet.ParquetFile, paths: Mapping[str, tuple[str, ...]]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of columns. A damaged page may end a column early, which is no error of the library."""
+    columns, num_rows = [".".join(path) for path in paths.values()], 0
+    for batch in table.iter_batches(BATCH_ROWS, columns=columns, use_threads=False):
+        num_rows += batch.num_rows
+        yield batch
+    if num_rows != table.metadata.num_rows:
+        raise pa.ArrowInvalid(f"it has {num_rows:,} of {table.metadata.num_rows:,} rows")
