@@ -43,6 +43,13 @@ DATA_MUTATIONS = (
         (f"{TESTS}/test_damaged_tables.py",),
     ),
     Mutation(
+        "an error of a volume fails a job for good",
+        f"{SOURCES}/source_files.py",
+        "            return self.error(problem, fatal=is_permanent(error))\n",
+        "            return self.error(problem)\n",
+        (f"{TESTS}/test_unreadable_files.py",),
+    ),
+    Mutation(
         "checksums of Parquet pages are ignored",
         f"{SOURCES}/readers/parquet.py",
         ", page_checksum_verification=True",

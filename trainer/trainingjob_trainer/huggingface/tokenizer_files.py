@@ -7,7 +7,7 @@ from typing import Any
 
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.tokenizer import HUGGING_FACE, SENTENCE_PIECE, Tokenizer
-from trainingjob_trainer.runtime.errors import TrainingError
+from trainingjob_trainer.runtime.errors import TrainingError, is_permanent
 
 TOKENIZER_FILE, CONFIG_FILE, SPECIAL_TOKENS_FILE = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
 PIECES_FILE = "tokenizer.model"
@@ -39,9 +39,9 @@ class TemplateFile:
     field: str
     path: str
 
-    def error(self, message: str) -> TrainingError:
-        """Return an error about the template."""
-        return TrainingError(FailureReason.DATA, message, path=self.field, value=self.path)
+    def error(self, message: str, cause: Exception | None = None) -> TrainingError:
+        """Return an error about the template. It is not fatal if a volume may recover from the cause."""
+        return TrainingError(FailureReason.DATA, message, path=self.field, value=self.path, fatal=_is_fatal(cause))
 
 
 def read_tokenizer_files(tokenizer: Tokenizer) -> TokenizerFiles:
@@ -78,7 +78,7 @@ def read_chat_template(tokenizer: Tokenizer) -> TemplateFile | None:  # None: th
             text = Path(path).read_text("utf-8-sig")
         except OSError as error:
             message = f"the template cannot be read: {error.strerror}. It must be a file that every host sees."
-            raise unread.error(message) from error
+            raise unread.error(message, error) from error
         except UnicodeDecodeError as error:
             raise unread.error(f"must be UTF-8 text, but byte {error.start} is not.") from error
         source = text if not path.endswith(".json") else _find_template(text)
@@ -97,10 +97,14 @@ def name_place(tokenizer: Tokenizer) -> tuple[str, str | None]:
     return "spec.tokenizer.path", tokenizer.path
 
 
-def tokenizer_error(tokenizer: Tokenizer, message: str) -> TrainingError:
-    """Return the error of a tokenizer that cannot be used."""
+def tokenizer_error(tokenizer: Tokenizer, message: str, cause: Exception | None = None) -> TrainingError:
+    """Return the error of a tokenizer that cannot be used. It is not fatal if a volume may recover from the cause."""
     field, value = name_place(tokenizer)
-    return TrainingError(FailureReason.DATA, message, path=field, value=value)
+    return TrainingError(FailureReason.DATA, message, path=field, value=value, fatal=_is_fatal(cause))
+
+
+def _is_fatal(cause: Exception | None) -> bool:
+    return not isinstance(cause, OSError) or is_permanent(cause)
 
 
 def published_name(tokenizer: Tokenizer) -> str:
@@ -137,7 +141,7 @@ def _find_in_folder(tokenizer: Tokenizer, folder: Path) -> TemplateFile:
             if (file := folder / name).is_file() and (source := _find_template(file.read_text("utf-8-sig"))):
                 return TemplateFile(source, *place)
     except (OSError, UnicodeDecodeError) as error:
-        raise tokenizer_error(tokenizer, f"{file.name} cannot be read: {error}.") from error
+        raise tokenizer_error(tokenizer, f"{file.name} cannot be read: {error}.", error) from error
     message = (
         f"has no chat template: neither {TEMPLATE_FILE}, nor `{TEMPLATE_FIELD}` in {CONFIG_FILE}. Set "
         "`spec.tokenizer.chatTemplate.path`, often to the template of the instruction-tuned model."
@@ -168,14 +172,14 @@ def _read_tokenizer(tokenizer: Tokenizer) -> bytes:
             message = (
                 f"{file} cannot be read: {error.strerror}. Save the tokenizer with `save_pretrained` of its fast class."
             )
-            raise tokenizer_error(tokenizer, message) from error
+            raise tokenizer_error(tokenizer, message, error) from error
         inside = path / published_name(tokenizer)
         nearest = f" Nearest legal value: {inside}." if path.is_dir() and inside.is_file() else ""
         message = (
             f"the tokenizer cannot be read: {error.strerror}. It must be a {published_name(tokenizer)} file that "
             f"every host sees.{nearest}"
         )
-        raise tokenizer_error(tokenizer, message) from error
+        raise tokenizer_error(tokenizer, message, error) from error
 
 
 def _read_json(tokenizer: Tokenizer, file: Path) -> dict[str, Any]:
@@ -185,7 +189,8 @@ def _read_json(tokenizer: Tokenizer, file: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        raise tokenizer_error(tokenizer, f"{file.name} must be a JSON object, but cannot be read: {error}.") from error
+        message = f"{file.name} must be a JSON object, but cannot be read: {error}."
+        raise tokenizer_error(tokenizer, message, error) from error
     if not isinstance(content, dict):
         raise tokenizer_error(tokenizer, f"{file.name} must be a JSON object.")
     return content

@@ -66,8 +66,13 @@ def storage_error(error: OSError, operation: str, uri: str, field: str = "spec.c
     )
 
 
+def name_check(error: OSError) -> str:
+    """Return what to check when a file of this host cannot be read, as the end of a sentence."""
+    return "its permissions" if error.errno in (errno.EACCES, errno.EPERM) else "the volume that holds it"
+
+
 def is_permanent(error: OSError) -> bool:
-    """Return whether a bucket would fail again: a missing bucket or object, no permission, or a web page."""
+    """Return whether a retry would fail again: something is missing, not permitted, or a web page of a bucket."""
     return error.errno in PERMANENT_ERRNOS | {errno.ENOENT} or isinstance(error, WebPageError)
 
 

@@ -160,5 +160,5 @@ def list_file(file: SourceFile) -> ListedFile:
     try:
         status = file.path.stat()
     except OSError as error:
-        raise file.error(f"cannot be read: {error.strerror}. Check its permissions.") from error
+        raise file.read_error(error) from error
     return ListedFile(file, status.st_size, status.st_mtime_ns)

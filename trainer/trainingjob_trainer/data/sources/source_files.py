@@ -21,7 +21,7 @@ from trainingjob_api.spec.data import SKIP, TextSource
 from trainingjob_trainer.data.sources.compression import InvalidCompressionError, decompress
 from trainingjob_trainer.data.sources.file_chunks import read_all, read_lines_of
 from trainingjob_trainer.data.sources.file_formats import MAX_POINTER, describe_pointer_file
-from trainingjob_trainer.runtime.errors import TrainingError, describe_refusal, is_permanent, shorten
+from trainingjob_trainer.runtime.errors import TrainingError, describe_refusal, is_permanent, name_check, shorten
 from trainingjob_trainer.store.object_file import StoredObject, open_object
 
 MAX_NAMED = 3
@@ -135,10 +135,11 @@ class SourceFile:
 
     def read_error(self, error: OSError) -> TrainingError:
         """Return the error of a file that its file system or its bucket does not give."""
-        if self.stored is None:
-            return self.error(f"cannot be read: {error.strerror}. Check its permissions.")
         if error.errno == errno.ESTALE:
             return self.error("changed while it was read. Do not change the text while a job starts.", fatal=False)
+        if self.stored is None:
+            problem = f"cannot be read: {error.strerror}. Check {name_check(error)}."
+            return self.error(problem, fatal=is_permanent(error))
         return self.error(describe_refusal("cannot be read", error), fatal=is_permanent(error))
 
 

@@ -21,7 +21,12 @@ from trainingjob_trainer.data.sources.source_files import (
     plural,
     printable,
 )
-from trainingjob_trainer.runtime.errors import TrainingError, describe_refusal, is_permanent
+from trainingjob_trainer.runtime.errors import (
+    TrainingError,
+    describe_refusal,
+    is_permanent,
+    name_check,
+)
 from trainingjob_trainer.store.object_file import StoredObject, find_object, list_objects
 
 STANDARD_LIBRARY = "python:"
@@ -57,9 +62,10 @@ def find_files(source: TextSource, field: str) -> SourceFiles:
         where = printable(str(error.filename or root))
         raise TrainingError(
             FailureReason.DATA,
-            f"{where} cannot be searched: {error.strerror}. Check its permissions, or leave it out with `exclude`.",
+            f"{where} cannot be searched: {error.strerror}. Check {name_check(error)}, or leave it out with `exclude`.",
             path=at,
             value=path,
+            fatal=is_permanent(error),
         ) from error
     _reject_broken_links(source, field, entries, search)
     read, skipped = _deduplicate(entries)

@@ -31,8 +31,8 @@ def check_format(file: SourceFile, head: bytes, kind: str) -> None:
 
 
 def damaged_error(file: SourceFile, kind: str, error: Exception) -> TrainingError:
-    """Return the error of a file that the library cannot read, or whose bucket fails."""
-    if file.stored and isinstance(error, OSError) and error.errno is not None:
+    """Return the error of a file that the library cannot read, or whose volume or bucket fails."""
+    if isinstance(error, OSError) and error.errno is not None:
         return file.read_error(error)
     reason = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
     return file.error(
