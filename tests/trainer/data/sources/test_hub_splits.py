@@ -15,7 +15,15 @@ configs:
   - split: test
     path: [en/test.parquet, ./en/more/*.parquet]
 - config_name: de
-  data_dir: de
+  data_dir: ./de/
+- config_name: more
+  data_dir: en/more
+  data_files:
+  - split: train
+    path: "*.parquet"
+- config_name: whole
+  data_dir: .
+  data_files: "de/**"
 - config_name: all
   data_files: "**"
 ---
@@ -30,6 +38,8 @@ FILES = ["en/train-0.parquet", "en/train-1.parquet", "en/test.parquet", "en/more
         (None, None, FILES[:2]),
         ("en", "test", ["en/more/a.parquet", "en/test.parquet"]),
         ("de", None, ["de/train/b.parquet"]),
+        ("more", None, ["en/more/a.parquet"]),
+        ("whole", None, ["de/train/b.parquet"]),
         ("all", "train", sorted(FILES)),
     ],
 )
@@ -65,7 +75,12 @@ def test_file_names_decide_without_metadata(files: list[str], want: dict[str, li
 
 
 BAD = {
-    "no such configuration": (README, "fr", "has no configuration fr. It has all, de, en", "configuration"),
+    "no such configuration": (
+        README,
+        "fr",
+        "has no configuration fr. It has all, de, en, more, whole",
+        "configuration",
+    ),
     "no such split of a configuration": (README, "en", "has no split validation. It has test, train", "split"),
     "no default": (
         README.replace("  default: true\n", ""),

@@ -38,7 +38,10 @@ class HubMetadataError(ValueError):
 
 @dataclass(frozen=True)
 class Configuration:
-    """A configuration of a data set, with the globs of its files by split. Without globs, file names decide."""
+    """A configuration of a data set, with the globs of its files by split. Without globs, file names decide.
+
+    Both are relative to `folder`, which is empty or ends with a slash.
+    """
 
     name: str
     folder: str = ""
@@ -55,7 +58,7 @@ def find_split_files(files: Iterable[str], readme: str, configuration: str | Non
     visible = sorted(name for name in files if not any(part.startswith((".", "__")) for part in name.split("/")))
     chosen = _choose(_read_configurations(readme), configuration)
     below = [name for name in visible if name.startswith(chosen.folder)]
-    found = _match(below, chosen.patterns) if chosen.patterns else _group_by_name(below, chosen.folder)
+    found = _match(below, chosen) if chosen.patterns else _group_by_name(below, chosen.folder)
     split_name = split or DEFAULT_SPLIT
     if split_name not in found:
         raise HubMetadataError(f"has no split {split_name}. It has {_name_all(found)}.", "split")
@@ -78,7 +81,7 @@ def _read_configuration(given: Any) -> Configuration:
     if not isinstance(given, dict):
         raise HubMetadataError("has a README.md with a configuration that is no mapping.", "repository")
     name = str(given.get("config_name", DEFAULT_CONFIGURATION))
-    folder = str(given.get("data_dir") or "").strip("/")
+    folder = str(given.get("data_dir") or "").strip("/").removeprefix("./").removeprefix(".")
     patterns: dict[str, tuple[str, ...]] = {}
     rows = given.get("data_files")
     for row in rows if isinstance(rows, list) else [rows]:
@@ -114,15 +117,17 @@ def _choose(configurations: Sequence[Configuration], name: str | None) -> Config
     return default or configurations[0]
 
 
-def _match(files: Sequence[str], patterns: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Return the files that match a glob of each split."""
+def _match(files: Sequence[str], configuration: Configuration) -> dict[str, list[str]]:
+    """Return the files that match a glob of each split. Globs are relative to the folder of the configuration."""
     found = {}
-    for split, given in patterns.items():
+    for split, given in configuration.patterns.items():
         try:
             globs = [Glob(pattern.removeprefix("./")) for pattern in given]
         except BraceError as error:
             raise HubMetadataError(f"has files {', '.join(given)}, whose braces {error}", "repository") from error
-        found[split] = [name for name in files if any(glob.matches(name) for glob in globs)]
+        found[split] = [
+            name for name in files if any(glob.matches(name.removeprefix(configuration.folder)) for glob in globs)
+        ]
     return {split: names for split, names in found.items() if names}
 
 
