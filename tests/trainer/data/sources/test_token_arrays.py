@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.trainer.texts import fail, grow, index_of
+from tests.support.trainer.texts import fail, find, grow, index_of
 from trainingjob_trainer.data.sources.readers import tokens as reader
 from trainingjob_trainer.data.token_cache import JobDatasets
 
@@ -195,3 +195,29 @@ def test_too_few_random_tokens_are_reported_at_their_field(tmp_path: Path) -> No
     error = fail(lambda: draw(tmp_path, tokens=2))
 
     assert (error.path, "1 file gives 2 tokens" in str(error)) == ("spec.data.train[0].synthetic", True)
+
+
+class CutFile(io.BytesIO):
+    """A file of which the third read has some bytes only, after two that look at its beginning."""
+
+    def __init__(self, content: bytes, num_bytes: int) -> None:
+        super().__init__(content)
+        self._num_bytes = num_bytes
+        self._reads = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self._reads += 1
+        return super().read(size)[: self._num_bytes if self._reads == 3 else None]
+
+
+@pytest.mark.parametrize("num_bytes", [3, 4], ids=["within an id", "after an id"])
+def test_an_array_that_is_cut_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_bytes: int
+) -> None:
+    grow(tmp_path, **{"a.bin": raw(IDS)})
+    (file,) = find(tmp_path, format="tokens", pattern="*", tokens={"dtype": "uint16"}).files
+    monkeypatch.setattr(Path, "open", lambda *_: CutFile(raw(IDS), num_bytes))
+
+    error = fail(lambda: list(reader.read_documents(file)))
+
+    assert ("changed while it was read" in str(error), error.fatal) == (True, False)

@@ -115,9 +115,10 @@ def _read_chunks(file: SourceFile, content: BinaryIO, array: _Array) -> Iterator
     """Yield the ids of a file, uint32 [CHUNK_TOKENS] or fewer at a time."""
     for first in range(0, array.length, CHUNK_TOKENS):
         count = min(CHUNK_TOKENS, array.length - first)
-        ids = np.frombuffer(content.read(count * array.dtype.itemsize), array.dtype)
-        if len(ids) != count:
+        chunk = content.read(count * array.dtype.itemsize)
+        if len(chunk) != count * array.dtype.itemsize:
             raise file.error("changed while it was read. Do not change the text while a job starts.", fatal=False)
+        ids = np.frombuffer(chunk, array.dtype)
         if array.dtype.kind == "i" and int(ids.min()) < 0:
             place = int(np.argmax(ids < 0))
             raise file.error(f"has the id {ids[place]} at index {first + place}, and ids must be at least 0.")
