@@ -350,6 +350,13 @@ TRAINER_MUTATIONS = (
         ("tests/trainer/data/test_preparation.py",),
     ),
     Mutation(
+        "fail a host whose part is complete after the dataset",
+        f"{TRAINER}/data/dataset_writer.py",
+        "        if not writer.is_dataset_complete:  # else the leading",
+        "        if True:  # else the leading",
+        ("tests/trainer/data/test_late_hosts.py",),
+    ),
+    Mutation(
         "fail the job because of a delta that another slice damaged",
         f"{TRAINER}/replicas/round_errors.py",
         "        fatal=False,\n        is_replica_behind=",

@@ -126,18 +126,27 @@ def help_to_create(store: Store, sources: Sources, spec: TrainingJobSpec, share:
     """Tokenize the parts of this host, if there are several parts; the leading host does the rest.
 
     The leading host reports errors of the text. This host is silent about them.
+
+    Raises:
+        OSError: the folder cannot be written, and the dataset is not complete.
     """
     try:
         if len(list_dataset(sources).parts) == 1:
             return
         writer = plan_dataset(store, sources, spec)
-        if writer.is_dataset_complete:
-            return
-        write_parts(writer, share.own_parts(writer.manifest), _log_part)
     except TrainingError as error:
         LOG.info("this host tokenizes nothing: %s", error)
         return
-    if writer.is_dataset_complete:  # the leading host was faster, and deletes no part any more
+    if writer.is_dataset_complete:
+        return
+    try:
+        write_parts(writer, share.own_parts(writer.manifest), _log_part)
+    except TrainingError as error:
+        LOG.info("this host stops to tokenize: %s", error)
+    except OSError:
+        if not writer.is_dataset_complete:  # else the leading host was faster, and has deleted the parts
+            raise
+    if writer.is_dataset_complete:  # the leading host deletes no part any more
         writer.delete_parts()
 
 

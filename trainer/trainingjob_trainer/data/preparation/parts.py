@@ -4,6 +4,7 @@ Two processes may write the same part. They write the same content, so it does n
 """
 
 import json
+import logging
 import re
 import tempfile
 from array import array
@@ -32,6 +33,7 @@ from trainingjob_trainer.data.token_dataset import PIECE_DTYPE, WEIGHT_DTYPE, da
 from trainingjob_trainer.data.tokenizers import DocumentEncoder, EncodedDocument
 from trainingjob_trainer.store.port import Store, has_object
 
+LOG = logging.getLogger(__name__)
 CHUNK_BYTES = 1 << 20
 PART_ACCOUNT = re.compile(r"[0-9]{5,18}\.json")
 PARTS = "parts"
@@ -131,9 +133,16 @@ class PartWriter:
         return dataset_file(self.folder, f"{self._parts_folder}/{part:05}.{suffix}")
 
     def delete_parts(self) -> None:
-        """Delete the parts, which the complete dataset replaces."""
+        """Delete the parts, which the complete dataset replaces. A failure is logged: nothing depends on it.
+
+        Another host may write a part meanwhile, and deletes it afterwards.
+        """
         for name in (PARTS, PARTS_WITH_PIECES):
-            self.store.delete_tree(dataset_file(self.folder, name))
+            folder = dataset_file(self.folder, name)
+            try:
+                self.store.delete_tree(folder)
+            except OSError as error:
+                LOG.warning("cannot delete the parts of a complete dataset folder=%s error=%s", folder, error)
 
     @property
     def _parts_folder(self) -> str:

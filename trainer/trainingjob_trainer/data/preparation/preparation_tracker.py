@@ -87,8 +87,10 @@ class PreparationTracker:
         key = writer.folder, part
         self._running.pop(key, None)
         if key not in self._complete:
-            # The pieces of a file count its documents.
-            files = () if writer.manifest.parts[part].is_account else writer.read_account(part).files
+            try:  # the pieces of a file count its documents
+                files = () if writer.manifest.parts[part].is_account else writer.read_account(part).files
+            except FileNotFoundError:  # another replica has completed the dataset, and has deleted the parts
+                return
             documents, tokens = (sum(getattr(file, name) for file in files) for name in ("documents", "tokens"))
             self._complete[key] = PartProgress(writer.manifest.part_size(part), documents, tokens)
 
