@@ -52,3 +52,10 @@ def test_a_source_names_its_place(fields: dict[str, Any], location: str, field: 
     source = TextSource(name="text", **fields)
 
     assert (source.location, source.location_field) == (location, field)
+
+
+def test_phases_begin_with_step_one() -> None:
+    later = [{"fromStep": step, "weights": {"web": 1}} for step in (9, 20)]
+
+    assert Data.model_validate({"train": [WEB]}).phase_steps == (1,)
+    assert Data.model_validate({"train": [WEB], "weightSchedule": later}).phase_steps == (1, 9, 20)

@@ -50,6 +50,13 @@ DATA_MUTATIONS = (
         (f"{TESTS}/test_unreadable_files.py",),
     ),
     Mutation(
+        "a pair of equal answers is trained on",
+        f"{TRAINER}/data/chat/answer_encoder.py",
+        "    return not any(np.array_equal(first, other) for other in others)\n",
+        "    return True\n",
+        ("tests/trainer/data/chat/test_pairs.py",),
+    ),
+    Mutation(
         "checksums of Parquet pages are ignored",
         f"{SOURCES}/readers/parquet.py",
         ", page_checksum_verification=True",

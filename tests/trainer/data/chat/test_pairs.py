@@ -144,6 +144,20 @@ def test_pairs_are_skipped_as_a_whole_and_counted(tmp_path: Path) -> None:
     )
 
 
+EQUAL = {"two equal texts": ("q", "4", "4"), "texts that differ after the end": ("q" * 6, "a" * 7 + "b", "a" * 7 + "c")}
+
+
+@pytest.mark.parametrize(("prompt", "good", "bad"), EQUAL.values(), ids=EQUAL)
+def test_a_pair_of_equal_sequences_is_skipped(tmp_path: Path, prompt: str, good: str, bad: str) -> None:
+    equal = {"q": prompt, "good": good, "bad": bad}
+
+    made = make_pairs(tmp_path, equal, TEXTS, names=NAMES | {"prompt": "q"})
+
+    assert made.train.num_sequences == 1
+    assert answers_of(made.train.sequences(np.arange(1))) == [b"4", b"five"]
+    assert any("1 pair of 2 skipped" in warning for warning in made.report.warnings)
+
+
 def test_a_job_without_any_pair_fails(tmp_path: Path) -> None:
     error = fail(lambda: make_pairs(tmp_path, TEXTS | {"q": "a" * 99}, names=NAMES | {"prompt": "q"}))
 

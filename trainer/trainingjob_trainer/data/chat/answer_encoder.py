@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import batched
 from typing import Any
 
+import numpy as np
+
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.data import TextSource
 from trainingjob_api.spec.job import TrainingJobSpec
@@ -64,7 +66,7 @@ class AnswerEncoder:
             weights = [document.loss_weights[: self._max_tokens] for document in example]
             if not self.masks_prompts:
                 yield from map(EncodedDocument, ids)
-            elif all(loss_weights[1:].any() for loss_weights in weights):  # the first token is not predicted
+            elif _have_loss(ids, weights):
                 yield from map(EncodedDocument, ids, weights)
             else:
                 self.counts["skipped"] += 1
@@ -134,6 +136,14 @@ class AnswerEncoder:
             return MarkedText(*self._template.render_with_answers(messages, tools), is_bounded=False)
         except ChatTemplateError as error:
             raise self._file.error(f"{where}: the template {error}.") from error
+
+
+def _have_loss(ids: Sequence[np.ndarray], weights: Sequence[np.ndarray]) -> bool:
+    """Return whether an example is trained on. Its sequences are of a document, or of two answers, which differ."""
+    if not all(loss_weights[1:].any() for loss_weights in weights):  # the first token is not predicted
+        return False
+    first, *others = ids
+    return not any(np.array_equal(first, other) for other in others)
 
 
 def _mark_completion(prompt: str, completion: str) -> MarkedText:
