@@ -206,15 +206,35 @@ def test_an_error_of_a_worker_names_the_file(tmp_path: Path) -> None:
     assert "1.txt is not UTF-8 text" in str(error)
 
 
+ENDS = {
+    "no memory": (
+        signal.SIGKILL,
+        "spec.runtime.resources.memory",
+        "was killed by signal 9, perhaps because memory ran out. Raise spec.runtime.resources.memory",
+    ),
+    "a crash": (
+        signal.SIGSEGV,
+        "spec.data",
+        "was killed by signal 11. The log of this host shows its error. If it happens again, leave the file out",
+    ),
+}
+
+
 @pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize(("number", "path", "words"), ENDS.values(), ids=ENDS)
 def test_a_killed_worker_is_reported(
-    tmp_path: Path, processes: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    processes: list[subprocess.Popen[bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
+    path: str,
+    words: str,
 ) -> None:
     write_text(tmp_path)
     dump: Callable[..., None] = worker_pool.pickle.dump
 
     def kill_instead(*arguments: Any) -> None:
-        processes[-1].send_signal(signal.SIGKILL)
+        processes[-1].send_signal(number)
         processes[-1].wait()
         dump(*arguments)
 
@@ -222,8 +242,8 @@ def test_a_killed_worker_is_reported(
 
     error = fail(lambda: write_parts(make_writer(tmp_path), range(3), ignore_parts))
 
-    assert (error.path, error.fatal) == ("spec.runtime.resources.memory", False)
-    assert "was killed by signal 9, perhaps because memory ran out" in str(error)
+    assert (error.path, error.fatal) == (path, False)
+    assert words in str(error)
 
 
 QUOTAS = {"no limit": ("max 100000", 64), "a quota": ("350000 100000", 4), "less than one": ("20000 100000", 1)}

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -106,13 +107,20 @@ def _start_worker(writer: PartWriter) -> Iterator[Callable[[int, Callable[[PartP
 
 
 def _died_error(status: int) -> TrainingError:
-    exit_description = (
-        f"was killed by signal {-status}, perhaps because memory ran out" if status < 0 else f"ended with {status}"
-    )
+    if status == -signal.SIGKILL:
+        return TrainingError(
+            FailureReason.CRASH,
+            "a process that tokenizes text was killed by signal 9, perhaps because memory ran out. Raise "
+            "spec.runtime.resources.memory if it happens again.",
+            path="spec.runtime.resources.memory",
+            fatal=False,
+        )
+    exit_description = f"was killed by signal {-status}" if status < 0 else f"ended with {status}"
     return TrainingError(
         FailureReason.CRASH,
-        f"a process that tokenizes text {exit_description}. Raise spec.runtime.resources.memory if it happens again.",
-        path="spec.runtime.resources.memory",
+        f"a process that tokenizes text {exit_description}. The log of this host shows its error. If it happens again, "
+        "leave the file out with `exclude`.",
+        path="spec.data",
         fatal=False,
     )
 
