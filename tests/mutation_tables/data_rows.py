@@ -204,4 +204,11 @@ DATA_MUTATIONS = (
         '            content = b""\n',
         (f"{TESTS}/test_text_blocks.py",),
     ),
+    Mutation(
+        "waiting hosts ask a bucket twenty times a second",
+        f"{TRAINER}/data/token_cache.py",
+        "        interval = min(POLL_GROWTH * interval, MAX_POLL_SECONDS)\n",
+        "",
+        ("tests/trainer/data/test_late_hosts.py",),
+    ),
 )

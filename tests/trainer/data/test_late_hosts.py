@@ -102,3 +102,25 @@ def test_parts_of_a_dataset_that_another_replica_has_completed_are_not_missed(
     write_parts(writer, [0], PreparationTracker([writer], seen.append).follow(writer))
 
     assert seen[-1].done_bytes == 15
+
+
+def test_a_waiting_host_seldom_asks_the_store(
+    tmp_path: Path, config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of hosts wait for hours, and a bucket counts and limits requests."""
+    waits: list[float] = []
+
+    class LongEnoughError(Exception):
+        pass
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 2000 or sum(waits) > 3600:
+            raise LongEnoughError
+
+    monkeypatch.setattr(token_cache.time, "sleep", sleep)
+    with pytest.raises(LongEnoughError):
+        prepare_datasets(open_store(tmp_path / "checkpoints"), config, None)
+
+    assert waits[0] < 0.1
+    assert sum(waits) > 3600

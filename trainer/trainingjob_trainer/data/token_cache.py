@@ -45,7 +45,9 @@ from trainingjob_trainer.runtime.errors import TrainingError, foreign_error, sto
 from trainingjob_trainer.store.opening import open_store
 from trainingjob_trainer.store.port import Store, has_object
 
-POLL_SECONDS = 0.05
+MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.05, 2.0
+POLL_GROWTH = 1.1
+"""A host asks again after about a tenth of the time that it has waited."""
 ALL_SOURCES = ""
 """The name of the dataset of all training sources, without weights."""
 
@@ -79,8 +81,7 @@ def prepare_datasets(
                 local_sources = wait_for_sources(sources, store, lambda: has_object(store, pointer))
                 if local_sources and not has_object(store, pointer):
                     help_to_create(store, local_sources, config.spec, share)
-        while not has_object(store, pointer):
-            time.sleep(POLL_SECONDS)
+        _wait_for(store, pointer)
         identities = _read_identities(store, pointer, config.spec)
         found = _open_datasets(store, identities, _read_account(store, account), config.spec)
     except OSError as error:
@@ -91,6 +92,14 @@ def prepare_datasets(
         delete_downloads(store)
         log_report(found.report)
     return found
+
+
+def _wait_for(store: Store, name: str) -> None:
+    """Return when an object exists. Thousands of hosts ask a bucket, and large text takes hours."""
+    interval = MIN_POLL_SECONDS
+    while not has_object(store, name):
+        time.sleep(interval)
+        interval = min(POLL_GROWTH * interval, MAX_POLL_SECONDS)
 
 
 def prepare_folder(store: Store, spec: TrainingJobSpec, paths: Mapping[str, str], report: Report) -> JobDatasets:
