@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from trainingjob_api.network.attention_blocks import CausalScope, count_pairs, find_block, list_pairs
+from trainingjob_api.network.attention_kernel import LANES, MIN_CHUNKED_LENGTH, SPLASH_BLOCKS
 
 SCOPES = {
     "causal": CausalScope(),
@@ -55,3 +56,13 @@ def test_a_pair_of_blocks_is_listed_if_it_has_a_visible_score(scope: CausalScope
 )
 def test_a_block_divides_the_queries(queries: int, scope: CausalScope, block: int) -> None:
     assert find_block(queries, scope) == block
+
+
+@pytest.mark.parametrize("scope", [CausalScope(), CausalScope(window=2000), CausalScope(chunk=1700)])
+def test_splash_attention_has_blocks_of_whole_rows_of_registers(scope: CausalScope) -> None:
+    lengths = range(MIN_CHUNKED_LENGTH, 2 * MIN_CHUNKED_LENGTH + 1, LANES)
+    blocks = {length: find_block(length, scope, SPLASH_BLOCKS) for length in lengths}
+
+    assert {length: block for length, block in blocks.items() if block % LANES or length % block or block > 512} == {}
+    assert find_block(8192, CausalScope(), SPLASH_BLOCKS) == 512
+    assert find_block(4352, CausalScope(), SPLASH_BLOCKS) == 256

@@ -16,6 +16,7 @@ from tests.mutation_tables.mutation import Mutation
 from tests.mutation_tables.network_rows import NETWORK_MUTATIONS
 from tests.mutation_tables.operator_rows import SERVICE_ACCOUNT_MUTATIONS, SHELL_MUTATIONS
 from tests.mutation_tables.outage_rows import OUTAGE_MUTATIONS
+from tests.mutation_tables.planner_rows import PLANNER_MUTATIONS
 from tests.mutation_tables.queue_rows import QUEUE_MUTATIONS
 from tests.mutation_tables.store_rows import STORE_MUTATIONS
 from tests.mutation_tables.trainer_rows import TRAINER_MUTATIONS
@@ -40,4 +41,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     *INSTALLATION_MUTATIONS,
     *GUARANTEE_MUTATIONS,
     *METRIC_MUTATIONS,
+    *PLANNER_MUTATIONS,
 )

@@ -34,11 +34,26 @@ class CausalScope:
         return max(by_window, by_chunk, 0)
 
 
-def find_block(queries: int, scope: CausalScope, smallest: int = SMALLEST_BLOCK, largest: int = LARGEST_BLOCK) -> int:
+@dataclass(frozen=True)
+class BlockLimits:
+    """The lengths of blocks that a kernel can compute."""
+
+    smallest: int = SMALLEST_BLOCK
+    largest: int = LARGEST_BLOCK
+    multiple: int = 1
+    """A block is a multiple of this number of tokens."""
+
+
+ANY_BLOCK = BlockLimits()
+"""The limits of a kernel that computes blocks of any length."""
+
+
+def find_block(queries: int, scope: CausalScope, limits: BlockLimits = ANY_BLOCK) -> int:
     """Return the length of the blocks of a shard's queries: a divisor, or all queries if none is in the limits."""
     reach = min(queries, scope.window or queries, scope.chunk or queries)
-    longest = min(max(reach // BLOCKS_IN_REACH, smallest), largest)
-    return next((size for size in range(longest, smallest - 1, -1) if queries % size == 0), queries)
+    longest = min(max(reach // BLOCKS_IN_REACH, limits.smallest), limits.largest)
+    sizes = range(longest // limits.multiple * limits.multiple, limits.smallest - 1, -limits.multiple)
+    return next((size for size in sizes if queries % size == 0), queries)
 
 
 @lru_cache(maxsize=64)

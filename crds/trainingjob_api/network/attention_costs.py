@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trainingjob_api.network.attention_blocks import LARGEST_BLOCK, SMALLEST_BLOCK, CausalScope, count_pairs, find_block
-from trainingjob_api.network.attention_kernel import LANES, KernelName
+from trainingjob_api.network.attention_blocks import ANY_BLOCK, BlockLimits, CausalScope, count_pairs, find_block
+from trainingjob_api.network.attention_kernel import LANES, SPLASH_BLOCKS, KernelName
 from trainingjob_api.network.part import FLOAT32, Shard
 from trainingjob_api.network.ring_blocks import count_ring_pairs, find_ring
 
@@ -34,10 +34,10 @@ class ScoreCosts:
     """Temporary values of the backward pass, also of a recomputed layer."""
 
 
-_BLOCK_LIMITS: Mapping[KernelName, tuple[int, int]] = {
-    "chunked": (SMALLEST_BLOCK, LARGEST_BLOCK),
-    "cudnn": (128, 128),
-    "splash": (128, 512),
+_BLOCK_LIMITS: Mapping[KernelName, BlockLimits] = {
+    "chunked": ANY_BLOCK,
+    "cudnn": BlockLimits(128, 128),
+    "splash": SPLASH_BLOCKS,
 }
 BLOCK_VALUES = 4
 """Values in float32 of each score of a block: score, weight, and the gradients of both."""
@@ -55,7 +55,7 @@ def count_score_costs(kernel: KernelName, shapes: ScoreShapes, shard: Shard) -> 
         return _count_ring_costs(shapes, shard)
     shards = shard.degrees.get("context", 1)
     queries = shard.length // shards
-    block = find_block(queries, shapes.scope, *_BLOCK_LIMITS[kernel])
+    block = find_block(queries, shapes.scope, _BLOCK_LIMITS[kernel])
     scores = shapes.heads * block * block * count_pairs(shard.length, shards, block, shapes.scope) // queries
     # A TPU pads the rows of arrays that a Pallas kernel reads.
     row = LANES if kernel == "splash" else 1

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from trainingjob_api.network.attention_blocks import CausalScope
+from trainingjob_api.network.attention_blocks import BlockLimits, CausalScope
 from trainingjob_api.token_order import Exchange
 
 CPU, TPU, NVIDIA = "cpu", "tpu-", "nvidia-"
@@ -17,6 +17,8 @@ BEFORE_HOPPER = ("nvidia-a100", "nvidia-l4", "nvidia-t4", "nvidia-v100")
 """What the names of GPUs begin with whose cuDNN kernels have narrower heads."""
 LANES = 128
 """Elements of a row of a TPU's registers."""
+SPLASH_BLOCKS = BlockLimits(smallest=LANES, largest=512, multiple=LANES)
+"""Blocks of splash attention: whole rows of registers, and what fits into the memory of a core in all kernels."""
 BFLOAT16_BYTES = 2
 
 type KernelName = Literal["plain", "chunked", "cudnn", "splash", "ring"]

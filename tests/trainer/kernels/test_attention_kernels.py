@@ -131,6 +131,21 @@ def test_a_kernel_computes_the_same_as_the_plain_one(
         np.testing.assert_allclose(found[name], gradient, atol=2e-5 * float(jnp.abs(gradient).max()), err_msg=name)
 
 
+@pytest.mark.parametrize(("length", "scope"), [(4352, CausalScope()), (6400, CausalScope(window=2000))])
+def test_splash_attention_runs_at_each_length_for_which_it_is_chosen(
+    length: int, scope: CausalScope, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(splash_attention, "INTERPRET", True)
+    q, k = (jax.ShapeDtypeStruct((1, length, heads, 128), jnp.float32) for heads in (2, 1))
+
+    def total(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        return jnp.sum(attention(q, k, v, kernel="splash", scope=scope, scale=1.0))
+
+    found = jax.eval_shape(jax.grad(total, argnums=(0, 1, 2)), q, k, k)
+
+    assert [array.shape for array in found] == [q.shape, k.shape, k.shape]
+
+
 def test_bfloat16_is_as_near_to_float32_as_in_the_plain_kernel() -> None:
     inputs = draw()
     exact = differentiate(kernel_of("plain", {}), inputs)

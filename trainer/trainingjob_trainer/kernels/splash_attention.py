@@ -13,10 +13,9 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ke
 
 from trainingjob_api.network.activations import ATTENTION_OUTPUT
 from trainingjob_api.network.attention_blocks import CausalScope, find_block
+from trainingjob_api.network.attention_kernel import SPLASH_BLOCKS
 from trainingjob_trainer.parallel.sharding import Axes
 
-SMALLEST_BLOCK, LARGEST_BLOCK = 128, 512
-"""Limits of a block's length: a row of registers, and what fits into the memory of a core in all kernels."""
 INTERPRET = False
 """Whether the kernel is interpreted, so that it runs on a CPU in tests."""
 
@@ -35,7 +34,7 @@ def make_kernel(
         mask = splash_attention_mask.LocalMask(shape, (scope.window - 1, 0), offset=0)
     if scope.chunk is not None:
         mask = splash_attention_mask.ChunkedCausalMask(shape, scope.chunk)
-    block = find_block(length // shards, scope, SMALLEST_BLOCK, LARGEST_BLOCK)
+    block = find_block(length // shards, scope, SPLASH_BLOCKS)
     with jax.ensure_compile_time_eval():
         kernel = splash_attention_kernel.make_splash_mha(
             splash_attention_mask.MultiHeadMask([mask] * heads),
