@@ -1,6 +1,6 @@
 """Mutations of the planner and of what it shares with the trainer: kernels, and the split of a batch."""
 
-from tests.mutation_tables.mutation import API, Mutation
+from tests.mutation_tables.mutation import API, CORE, Mutation
 
 PLANNER_MUTATIONS = (
     Mutation(
@@ -9,5 +9,19 @@ PLANNER_MUTATIONS = (
         "SPLASH_BLOCKS = BlockLimits(smallest=LANES, largest=512, multiple=LANES)\n",
         "SPLASH_BLOCKS = BlockLimits(smallest=LANES, largest=512)\n",
         ("tests/api/test_attention_blocks.py",),
+    ),
+    Mutation(
+        "a pipeline does without fewer microbatches, although they would fit",
+        f"{CORE}/planner/batch_split.py",
+        "    return [k * stages for k in ranked]\n",
+        "    return [k * stages for k in ranked[:1]]\n",
+        ("tests/core/planner/test_batch_split.py",),
+    ),
+    Mutation(
+        "a smaller batch has the padding of the largest",
+        f"{CORE}/planner/batch_split.py",
+        "replace(self, padding=self.padding + sequences)",
+        "replace(self, padding=self.padding)",
+        ("tests/core/planner/test_batch_split.py",),
     ),
 )

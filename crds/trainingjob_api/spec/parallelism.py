@@ -69,7 +69,7 @@ class Pipeline(Strict):
         default=None,
         description="Number of microbatches, a multiple of the stages; more reduce the bubble, and take more memory "
         "except with `oneForwardOneBackward`. "
-        "Unset: at least four times the stages if the batch allows it.",
+        "Unset: at least four times the stages if batch and memory allow it.",
     )
 
     @property

@@ -1,6 +1,7 @@
 """How a batch is cut, with and without a pipeline."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -84,16 +85,41 @@ def test_a_cut_takes_the_fewest_steps_that_its_own_estimate_allows(
     spec = make_spec({"training.globalBatchSize": batch, "model.vocabSize": vocab})
     degrees = ONE | {"data": data, "stage": stage}
     device = estimate_device_memory(spec, degrees)
-    free = split_batch(spec, degrees, device, 0)
-    assert free
-    rows_a_step, turns = free.sequences * free.accumulation, free.saved_microbatches
-    memory_bytes = int(share * device.estimate(1, turns).total)
+    fewest = plan_fewest_microbatches(spec, degrees)
+    memory_bytes = int(share * device.estimate(1, fewest.saved_microbatches).total)
 
-    def fits(rows: int) -> bool:
-        need = device.estimate(rows, turns, keeps_embedding=keeps_table and rows < rows_a_step)
-        return need.total <= int(memory_bytes * USABLE_MEMORY_SHARE)
+    def list_fitting(rows_a_step: int, turns: int) -> list[int]:
+        needs = {
+            rows: device.estimate(rows, turns, keeps_embedding=keeps_table and rows < rows_a_step).total
+            for rows in divisors(rows_a_step)
+        }
+        return [rows for rows, need in needs.items() if need <= int(memory_bytes * USABLE_MEMORY_SHARE)]
 
     cut = split_batch(spec, degrees, device, memory_bytes, keeps_table=keeps_table)
 
-    fitting = [rows for rows in divisors(rows_a_step) if fits(rows)]
-    assert (cut.sequences if cut else None) == max(fitting, default=None)
+    if cut is None:
+        assert list_fitting(-(-batch // (data * fewest.microbatches)), fewest.saved_microbatches) == []
+    else:
+        assert cut.sequences == max(list_fitting(cut.sequences * cut.accumulation, cut.saved_microbatches))
+
+
+def test_a_cut_has_fewer_microbatches_if_no_sequence_fits_with_more(make_spec: MakeSpec) -> None:
+    spec = make_spec({"training.globalBatchSize": 26})
+    degrees = ONE | {"stage": 2}
+    device = estimate_device_memory(spec, degrees)
+    memory_bytes = int((device.estimate(1, 3).total + 1) / USABLE_MEMORY_SHARE)
+    wide, narrow = (split_batch(spec, degrees, device, memory) for memory in (0, memory_bytes))
+
+    assert wide
+    assert (wide.sequences, wide.microbatches, wide.accumulation) == (1, 26, 1)
+    assert narrow
+    assert (narrow.sequences, narrow.microbatches, narrow.accumulation) == (1, 2, 13)
+
+
+def test_a_cut_of_a_smaller_batch_has_more_padding(make_spec: MakeSpec) -> None:
+    spec = make_spec({"training.globalBatchSize": 7})
+    cut = split_batch(spec, ONE | {"stage": 2}, estimate_device_memory(spec, ONE), 0)
+
+    assert cut
+    assert cut.padding == 1
+    assert cut.pad(3) == replace(cut, padding=4)

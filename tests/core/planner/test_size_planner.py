@@ -59,6 +59,13 @@ def test_the_batch_is_split(
     assert [describe(size.layout) for size in planned.sizes if size.layout] == want
 
 
+LONG_PIPELINE: dict[str, Any] = {
+    "slices.accelerator": "tpu-v5e",
+    "parallelism.ici": {"stage": 2, "fsdp": 2},
+    "model.embedDim": 1024,
+    "model.mlpDim": 4096,
+    "memory.remat": "full",
+}
 # changes: (batch size, rows a shard, microbatches, microsteps, padding rows) of the largest and of each smaller batch
 GROWING: dict[str, tuple[dict[str, Any], list[tuple[int, int, int, int, int]]]] = {
     "one device row, then many": (
@@ -85,6 +92,11 @@ GROWING: dict[str, tuple[dict[str, Any], list[tuple[int, int, int, int, int]]]] 
         },
         [(32, 2, 8, 1, 0), (8, 1, 4, 1, 0)],
     ),
+    "microbatches that fit: 26 of 52 sequences would not": (
+        LONG_PIPELINE
+        | {"training.globalBatchSize": 52, "training.batchSchedule": [(10, 136)], "training.sequenceLength": 65_536},
+        [(136, 1, 4, 17, 0), (52, 1, 2, 13, 0)],
+    ),
 }
 
 
@@ -99,7 +111,7 @@ def test_each_batch_of_a_schedule_is_split(
     layout = plan.layout(1)
     batches = (phases[-1][1], *plan.spec.training.smaller_batches)
     assert [(batch, *numbers(layout.for_batch(batch))) for batch in batches] == want
-    assert plan.tokens_per_step == phases[-1][1] * 64
+    assert plan.tokens_per_step == phases[-1][1] * plan.spec.training.sequence_length
 
 
 def numbers(layout: Layout) -> tuple[int, int, int, int]:

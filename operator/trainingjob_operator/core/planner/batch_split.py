@@ -9,7 +9,7 @@ accumulation steps that `maxPerDeviceBatch` and memory allow.
 import math
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from trainingjob_api.base import Axis
@@ -38,6 +38,10 @@ class BatchSplit:
     """Padding sequences of the global batch, with weight zero."""
     saved_microbatches: int
 
+    def pad(self, sequences: int) -> "BatchSplit":
+        """Return the same split of a batch that is smaller by a number of sequences."""
+        return replace(self, padding=self.padding + sequences)
+
 
 def split_batch(
     spec: TrainingJobSpec,
@@ -57,28 +61,30 @@ def split_batch(
     shards, stages = math.prod([degrees[axis] for axis in RULES["batch"]]), degrees["stage"]
     batch, per_example = global_batch_size or spec.training.largest_batch, spec.sequences_per_example
     max_per_device = spec.training.max_per_device_batch or batch
-    microbatches = _requested_microbatches(spec, stages) or _choose_microbatches(-(-batch // shards), stages)
-    saved = spec.parallelism.pipeline.plan(microbatches, stages).saved_microbatches
-    fit = partial(device.max_sequences, memory_bytes, saved, microbatches=microbatches)
-    # Any multiple at or above the batch would do. The smallest pads least, and one sequence always divides it.
-    examples_per_step = -(-batch // (shards * microbatches))
-    max_examples = max_per_device
-    if memory_bytes:
-        fitting = fit(keeps_table=False) // per_example
-        max_examples = min(max_per_device, fitting)
-        if max_examples < examples_per_step and keeps_table:  # several accumulation steps
-            max_examples = min(max_per_device, fit() // per_example)
-    if max_examples < 1:
-        return None
-    parts = divisors(examples_per_step)
-    examples = parts[bisect_right(parts, max_examples) - 1]
-    return BatchSplit(
-        sequences=examples * per_example,
-        microbatches=microbatches,
-        accumulation=examples_per_step // examples,
-        padding=(examples_per_step * microbatches * shards - batch) * per_example,
-        saved_microbatches=saved,
-    )
+    requested = _requested_microbatches(spec, stages)
+    for microbatches in (requested,) if requested else _rank_microbatches(-(-batch // shards), stages):
+        saved = spec.parallelism.pipeline.plan(microbatches, stages).saved_microbatches
+        fit = partial(device.max_sequences, memory_bytes, saved, microbatches=microbatches)
+        # Any multiple at or above the batch would do. The smallest pads least, and one sequence always divides it.
+        examples_per_step = -(-batch // (shards * microbatches))
+        max_examples = max_per_device
+        if memory_bytes:
+            fitting = fit(keeps_table=False) // per_example
+            max_examples = min(max_per_device, fitting)
+            if max_examples < examples_per_step and keeps_table:  # several accumulation steps
+                max_examples = min(max_per_device, fit() // per_example)
+        if max_examples < 1:
+            continue
+        parts = divisors(examples_per_step)
+        examples = parts[bisect_right(parts, max_examples) - 1]
+        return BatchSplit(
+            sequences=examples * per_example,
+            microbatches=microbatches,
+            accumulation=examples_per_step // examples,
+            padding=(examples_per_step * microbatches * shards - batch) * per_example,
+            saved_microbatches=saved,
+        )
+    return None
 
 
 def accumulates(spec: TrainingJobSpec, degrees: Mapping[Axis, int]) -> bool:
@@ -98,11 +104,14 @@ def _requested_microbatches(spec: TrainingJobSpec, stages: int) -> int | None:  
     return spec.parallelism.pipeline.microbatches if stages > 1 else 1
 
 
-def _choose_microbatches(rows: int, stages: int) -> int:
-    """Return a multiple of the stages that minimizes padding first and the pipeline bubble second."""
+def _rank_microbatches(rows: int, stages: int) -> list[int]:
+    """Return multiples of the stages, best first: less padding, then a smaller pipeline bubble.
+
+    A device holds the activations of more microbatches at once, so that a worse number may be the best that fits.
+    """
     rounds = range(1, max(min(rows // stages, MAX_MICROBATCHES_PER_STAGE), 1) + 1)
-    best = min(
+    ranked = sorted(
         rounds,
         key=lambda k: (-rows % (k * stages), k < TARGET_MICROBATCHES_PER_STAGE, abs(k - TARGET_MICROBATCHES_PER_STAGE)),
     )
-    return best * stages
+    return [k * stages for k in ranked]

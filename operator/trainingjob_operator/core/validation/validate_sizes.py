@@ -9,8 +9,10 @@ from collections.abc import Iterator
 
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.parallelism import Pipeline
 from trainingjob_api.spec.runtime import AOT_MEMORY_BYTES
 from trainingjob_api.world import Layout
+from trainingjob_operator.core.planner.batch_split import TARGET_MICROBATCHES_PER_STAGE
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.planning import SizeOutcomes
@@ -46,6 +48,8 @@ MAX_BUBBLE_SHARE = 0.25
 MIN_REPLICAS_FOR_MAJORITY = 3
 """With fewer than three replicas there is no majority."""
 MIB = 2**20
+_BATCH = "spec.training.globalBatchSize"
+_SCHEDULE = "spec.parallelism.pipeline.schedule"
 PROCESSES_BYTES = 448 * MIB
 """Measured memory of a host's processes, including standbys, without model state."""
 
@@ -111,13 +115,26 @@ def warn_of_pipeline_bubble(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Proble
         key=lambda found: found[0],
     )
     if idle > MAX_BUBBLE_SHARE:
-        stages = worst.num_stages
+        advice, nearest = _reduce_bubble(pipeline, worst)
         message = (
-            f"{worst.microbatches} microbatches in {stages} stages leave each stage idle for "
-            f"{format_percent(idle)} of the time on {pluralize(worst.num_slices, 'slice')}. Increase "
-            "`spec.training.globalBatchSize`, or use fewer stages."
+            f"{worst.microbatches} microbatches in {worst.num_stages} stages leave each stage idle for "
+            f"{format_percent(idle)} of the time on {pluralize(worst.num_slices, 'slice')}. {advice}"
         )
-        yield Problem("spec.parallelism.pipeline.microbatches", plan.spec.parallelism.pipeline.microbatches, message)
+        yield Problem("spec.parallelism.pipeline.microbatches", pipeline.microbatches, message, nearest)
+
+
+def _reduce_bubble(pipeline: Pipeline, layout: Layout) -> tuple[str, tuple[str, ...]]:
+    """Return how to reduce the bubble of a layout, and the numbers of microbatches that do so."""
+    stages, target = layout.num_stages, TARGET_MICROBATCHES_PER_STAGE * layout.num_stages
+    rows = layout.rows_per_shard * layout.accumulation * layout.microbatches
+    if pipeline.microbatches and rows >= pipeline.microbatches + stages:
+        return "Increase the number, or use fewer stages.", (str(min(target, rows // stages * stages)),)
+    if rows < target:
+        both = " and this number" if pipeline.microbatches else ""
+        return f"Increase `{_BATCH}`{both}, or use fewer stages.", ()
+    alternating = "" if pipeline.alternates(stages) else f"`{_SCHEDULE}: oneForwardOneBackward`, "
+    advice = f"Use a multiple of {target * layout.batch_shards} as `{_BATCH}`, {alternating}or fewer stages."
+    return f"More microbatches do not divide the batch, or do not fit in memory. {advice}", ()
 
 
 def warn_of_unsharded_optimizer(plan: Plan, sizes: SizeOutcomes) -> Iterator[Problem]:
