@@ -24,4 +24,11 @@ PLANNER_MUTATIONS = (
         "replace(self, padding=self.padding)",
         ("tests/core/planner/test_batch_split.py",),
     ),
+    Mutation(
+        "a job with an unknown optimizer has the memory of AdamW",
+        f"{CORE}/validation/validate_sizes.py",
+        '    "optimizer.type",\n',
+        "",
+        ("tests/core/validation/test_validate.py::test_one_mistake_is_one_problem",),
+    ),
 )

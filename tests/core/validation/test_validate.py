@@ -97,6 +97,14 @@ def test_value_that_is_no_spec_has_one_problem() -> None:
     assert (checked.spec, checked.plan, checked.warnings) == (None, None, ())
 
 
+TIGHT = {
+    "slices.accelerator": "tpu-v5e",
+    "slices.topology": "1x1",
+    "model.embedDim": 8192,
+    "model.mlpDim": 24_576,
+    "precision": {},
+}
+"""A job that fits its device with Adafactor or SGD, and not with AdamW."""
 ONE_MISTAKE: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a rule that reads a broken field is silent, the others speak": (
         {"training.steps": "many", "schedule.warmup": 10**6, "model.numKvHeads": 3, "slices.topology": "2x2x2"},
@@ -113,6 +121,12 @@ ONE_MISTAKE: dict[str, tuple[dict[str, Any], list[str]]] = {
     "an item of a list silences rules about the list": (
         {"data.train": [{"name": "a", "path": "/a"}, {"name": "a", "path": "b"}], "model.headDim": 3},
         ["spec.data.train[1].path", "spec.model.headDim"],
+    ),
+    "nothing else is wrong with the job of an optimizer": (TIGHT | {"optimizer.type": "adafactor"}, []),
+    "an unknown optimizer has an unknown memory": (TIGHT | {"optimizer.type": "adafctor"}, ["spec.optimizer.type"]),
+    "an optimizer with a broken option has an unknown memory": (
+        TIGHT | {"optimizer.type": "sgd", "optimizer.sgd": {"momentum": "none"}},
+        ["spec.optimizer.sgd.momentum"],
     ),
 }
 
