@@ -13,7 +13,7 @@ from trainingjob_api.base import Open, Strict
 from trainingjob_api.live import LiveFields, with_live_fields
 from trainingjob_api.sharding import RULES
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.spec.memory import Remat
+from trainingjob_api.spec.memory import OffloadedItem, Remat
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.spec.training import MAX_BATCH_PHASES
 
@@ -145,6 +145,8 @@ class RunConfig(Strict):
         spec = with_live_fields(self.spec, world.live) if world.live else self.spec
         if world.remat:
             spec = spec.model_copy(update={"memory": spec.memory.model_copy(update={"remat": world.remat})})
+        if world.offload is not None:
+            spec = spec.model_copy(update={"memory": spec.memory.model_copy(update={"offload": world.offload or None})})
         if world.snapshots and spec.checkpoint.snapshots:
             snapshots = spec.checkpoint.snapshots.model_copy(update={"every_steps": world.snapshots})
             spec = spec.model_copy(update={"checkpoint": spec.checkpoint.model_copy(update={"snapshots": snapshots})})
@@ -253,9 +255,10 @@ EARLY_SAVE_SHARE = 0.25
 class World(Open):
     """The hosts that train together, their configuration, and the checkpoints that they may resume from.
 
-    `layout`, `remat`, `snapshots` and `live` apply to all hosts of the world, whatever configuration their pods started
-    with. So all hosts run the same program, even if an operator of another version would choose other values. Unset:
-    the value of the RunConfig. (A trainer without support for `rollbacks` refuses a RunConfig whose spec uses them.)
+    `layout`, `remat`, `offload`, `snapshots` and `live` apply to all hosts of the world, whatever configuration their
+    pods started with. So all hosts run the same program, even if an operator of another version would choose other
+    values. Unset: the value of the RunConfig. (A trainer without support for `rollbacks` refuses a RunConfig whose spec
+    uses them.)
     """
 
     generation: Annotated[int, Field(ge=1, le=MAX_COUNT)]
@@ -278,6 +281,9 @@ class World(Open):
     )
     layout: Layout | None = Field(default=None, description="Layout of its program over its devices.")
     remat: Remat | None = Field(default=None, description="Rematerialization policy of its program.")
+    offload: tuple[OffloadedItem, ...] | None = Field(
+        default=None, max_length=16, description="Arrays of its program in host memory. Empty: none."
+    )
     snapshots: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = Field(
         default=None, description="Steps between two snapshots of its hosts."
     )

@@ -84,7 +84,13 @@ def test_world_values_override_values_of_the_pods() -> None:
     world = World(generation=1, job_uid="c", coordinator="10.0.0.1:1", members=())
     other = world.model_copy(update={"layout": small.model_copy(update={"rows_per_shard": 9})})
     edited = world.model_copy(
-        update={"layout": large, "remat": "full", "snapshots": 7, "live": live_fields(spec(steps=7))}
+        update={
+            "layout": large,
+            "remat": "full",
+            "offload": ("optimizer",),
+            "snapshots": 7,
+            "live": live_fields(spec(steps=7)),
+        }
     )
 
     assert config.for_world(world) == config
@@ -92,6 +98,10 @@ def test_world_values_override_values_of_the_pods() -> None:
     assert config.for_world(other).layouts == (other.layout,)
     assert config.for_world(edited).spec.training == spec(steps=7).training
     assert config.for_world(edited).spec.memory.remat == "full"
+    assert config.for_world(edited).spec.memory.offload == ("optimizer",)
+    on_device = world.model_copy(update={"offload": ()})
+    assert config.for_world(edited).for_world(on_device).spec.memory.offload is None
+    assert config.for_world(edited).for_world(world).spec.memory.offload == ("optimizer",)
     assert config.for_world(edited).spec.checkpoint.snapshots is None
     with_snapshots = config.model_copy(update={"spec": spec(snapshots={"everySteps": 5})})
     assert with_snapshots.for_world(world).spec.checkpoint.snapshots == Snapshots(every_steps=5)

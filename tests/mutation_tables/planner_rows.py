@@ -31,4 +31,18 @@ PLANNER_MUTATIONS = (
         "",
         ("tests/core/validation/test_validate.py::test_one_mistake_is_one_problem",),
     ),
+    Mutation(
+        "a world does not say what its program has in host memory",
+        f"{CORE}/planner/run_config.py",
+        ', "offload": memory.offload or ()}',
+        "}",
+        ("tests/core/planner/test_expected.py", "tests/core/planner/test_auto_offload.py"),
+    ),
+    Mutation(
+        "an old pod ignores what its world has in host memory",
+        f"{API}/world.py",
+        "        if world.offload is not None:\n",
+        "        if False:\n",
+        ("tests/api/test_live.py",),
+    ),
 )

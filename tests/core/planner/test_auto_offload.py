@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from tests.core.planner import test_oom_fixes
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.world import World
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.planning import find_slice_shape
 from trainingjob_operator.core.planner.roofline import predict_sizes, update_transfer_seconds
+from trainingjob_operator.core.planner.run_config import attach_program_config
 from trainingjob_operator.core.planner.strategy import choose_strategy, list_searches
 from trainingjob_operator.core.validation.validate import validate_job
 
@@ -42,6 +44,8 @@ def test_state_moves_to_the_host_if_nothing_else_fits(make_raw: MakeRaw) -> None
     assert plan.choice.chosen.describe().endswith(" · offload optimizer")
     assert plan.optimizer_memory
     assert plan.optimizer_memory.reason == "`strategy: auto` found no mesh whose devices hold it"
+    world = World(generation=1, job_uid="uid", coordinator="10.0.0.1:1", members=())
+    assert attach_program_config(world, plan, plan.layout(1)).offload == ("optimizer",)
 
 
 def test_its_transfers_are_part_of_the_time_that_ranks_it(make_raw: MakeRaw) -> None:

@@ -78,3 +78,4 @@ def test_hosts_get_the_snapshot_interval_and_whether_they_may_extend_it(
 
     assert (reported.snapshots, reported.snapshots_may_stretch) == want
     assert (reported.layout, reported.remat) == (planned.sizes[0].layout, planned.spec.memory.remat)
+    assert reported.offload == ()

@@ -18,8 +18,9 @@ def build_run_config(identity: JobIdentity, plan: Plan) -> RunConfig:
 
 
 def attach_program_config(world: World, plan: Plan, layout: Layout | None) -> World:
-    """Return a world with the program config of its hosts: layout, remat policy, snapshots and replication."""
-    program_config: dict[str, Any] = {"layout": layout, "remat": plan.spec.memory.remat}
+    """Return a world with the program config of its hosts: layout, memory, snapshots and replication."""
+    memory = plan.spec.memory
+    program_config: dict[str, Any] = {"layout": layout, "remat": memory.remat, "offload": memory.offload or ()}
     if plan.snapshots:
         program_config |= {
             "snapshots": plan.snapshots.every_steps,
