@@ -45,4 +45,11 @@ PLANNER_MUTATIONS = (
         "        if False:\n",
         ("tests/api/test_live.py",),
     ),
+    Mutation(
+        "the padding of replicas goes unnoticed",
+        f"{CORE}/validation/validate_sizes.py",
+        "_padding_share(batch, _batch_parts(worst) * worlds)",
+        "_padding_share(batch, _batch_parts(worst))",
+        ("tests/corpus/test_corpus.py::test_each_job_has_all_its_problems",),
+    ),
 )

@@ -95,20 +95,20 @@ def warn_of_excluded_sizes(_plan: Plan, sizes: SizeOutcomes) -> Iterator[Problem
 
 def warn_of_padding(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
     """A batch is padded at sizes whose batch shards do not divide it. The warning describes the worst size."""
-    training = plan.spec.training
+    training, worlds = plan.spec.training, max(plan.spec.num_replicas, 1)
     for number, (_, batch) in enumerate(training.batch_sizes):
         field = f"batchSchedule[{number - 1}].globalBatchSize" if number else "globalBatchSize"
         layouts = [size.layout.for_batch(batch) for size in plan.sizes if size.layout]
         worst = max(layouts, key=lambda layout: layout.padding_rows)
-        waste = _padding_share(batch, _batch_parts(worst))
+        waste = _padding_share(batch, _batch_parts(worst) * worlds)
         if waste > MAX_PADDING_SHARE:
-            shards = f"{worst.batch_shards} batch shards"
+            shards = f"{worst.batch_shards * worlds} batch shards"
             parts = f"{worst.microbatches} microbatches on the {shards}" if worst.microbatches > 1 else shards
             message = (
-                f"{batch} should fill the {parts} of {pluralize(worst.num_slices, 'slice')} evenly. At that size, "
-                f"{format_percent(waste)} of the computed sequences are padding."
+                f"{batch} should fill the {parts} of {pluralize(worst.num_slices * worlds, 'slice')} evenly. At that "
+                f"size, {format_percent(waste)} of the computed sequences are padding."
             )
-            nearest = _nearest_batches(batch, {_batch_parts(layout) for layout in layouts})
+            nearest = _nearest_batches(batch, {_batch_parts(layout) * worlds for layout in layouts})
             yield Problem(f"spec.training.{field}", batch, message, nearest)
 
 
@@ -231,7 +231,7 @@ WARNINGS = (
 
 
 def _batch_parts(layout: Layout) -> int:
-    """Return the minimum number of parts of a batch. A multiple of it needs no padding."""
+    """Return the minimum number of parts of the batch of a world. A multiple of it needs no padding."""
     return layout.batch_shards * layout.microbatches
 
 
