@@ -13,8 +13,9 @@ MIN_CHUNKED_LENGTH_CPU = 256
 MIN_CHUNKED_LENGTH = 4096
 """Tokens of a sequence from which other accelerators save the memory of the scores: 64 MiB per head in float32."""
 MIN_CUDNN_LENGTH = 512
-BEFORE_HOPPER = ("nvidia-a100", "nvidia-l4", "nvidia-t4", "nvidia-v100")
-"""What the names of GPUs begin with whose cuDNN kernels have narrower heads."""
+FROM_HOPPER = ("nvidia-h", "nvidia-gh", "nvidia-b", "nvidia-gb")
+"""What the names of GPUs begin with whose cuDNN kernels have wide heads. JAX rejects wide heads on others, so that a
+GPU that an administrator adds must not count as one of them by default."""
 LANES = 128
 """Elements of a row of a TPU's registers."""
 SPLASH_BLOCKS = BlockLimits(smallest=LANES, largest=512, multiple=LANES)
@@ -86,7 +87,7 @@ def _choose(name: KernelName, reason: str) -> KernelChoice[KernelName]:
 
 def _find_cudnn_obstacle(case: AttentionCase) -> str:
     """Return why cuDNN cannot compute attention. Empty: it can."""
-    is_old = case.accelerator.startswith(BEFORE_HOPPER)
+    is_old = not case.accelerator.startswith(FROM_HOPPER)
     widest = 128 if is_old else 256
     obstacles = {
         "cuDNN computes in bfloat16 only": case.compute_bytes != BFLOAT16_BYTES,
