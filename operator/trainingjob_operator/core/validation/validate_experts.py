@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_operator.core.planner.hardware import CPU
 from trainingjob_operator.core.planner.mesh import divisors, nearest_divisors
 from trainingjob_operator.core.planner.problem_messages import must_divide, quote_field
 from trainingjob_operator.core.units import format_percent, pluralize
@@ -89,6 +90,8 @@ def warn_of_slots_for_all(spec: TrainingJobSpec) -> Iterator[Problem]:
     experts = spec.model.experts
     if experts is None or experts.dispatch == "dropless" or experts.count < MIN_WASTE * experts.per_token:
         return
+    if spec.slices.accelerator == CPU:  # dropless experts cost as much there
+        return
     if experts.capacity_factor >= experts.full_capacity:
         factor = quote_field(f"{PATH}.capacityFactor", f"{experts.capacity_factor:g}")
         message = (
@@ -96,6 +99,17 @@ def warn_of_slots_for_all(spec: TrainingJobSpec) -> Iterator[Problem]:
             f"{experts.full_capacity:g} times what it gets on average."
         )
         yield Problem(f"{PATH}.dispatch", experts.dispatch, message, ("dropless",))
+
+
+def warn_of_dropless_on_cpu(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """On `cpu`, dropless experts compute each row with the matrices of all experts of a device."""
+    experts = spec.model.experts
+    if experts and experts.dispatch == "dropless" and spec.slices.accelerator == CPU:
+        message = (
+            f"dropless computes each row with the matrices of all {experts.count} experts on cpu, and holds a copy of "
+            "the row for each. The plan counts neither. Use it there only to try out a job."
+        )
+        yield Problem(f"{PATH}.dispatch", experts.dispatch, message)
 
 
 def warn_of_low_capacity(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -146,7 +160,8 @@ RULES = (
 )
 WARNINGS = (
     Rule(_EXPERTS, warn_of_excess_capacity),
-    Rule(_EXPERTS, warn_of_slots_for_all),
+    Rule((*_EXPERTS, "slices.accelerator"), warn_of_slots_for_all),
+    Rule((*_EXPERTS, "slices.accelerator"), warn_of_dropless_on_cpu),
     Rule(_EXPERTS, warn_of_low_capacity),
     Rule((*_EXPERTS, "training.sequenceLength", "model.mlpDim"), warn_of_long_routing_groups),
 )
