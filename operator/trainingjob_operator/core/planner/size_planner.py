@@ -95,10 +95,6 @@ class SizePlanner:
             memory = shape.memory_bytes
             return split_batch(spec, degrees, device, memory, keeps_table=keeps_embedding, global_batch_size=part)
 
-        def pad(batch: BatchSplit, size: int) -> BatchSplit:
-            missing = (spec.training.largest_batch - size) // max(spec.num_replicas, 1)
-            return batch.pad(missing * spec.sequences_per_example)
-
         batch = split(spec.training.largest_batch)
         if batch is None:
             is_accumulated = accumulates(spec, degrees)
@@ -110,7 +106,15 @@ class SizePlanner:
                 keeps_embedding=keeps_embedding and is_accumulated,
                 accumulates=is_accumulated,
             )
-        smaller = {size: split(size) or pad(batch, size) for size in spec.training.smaller_batches}
+        worlds, largest, per_example = (
+            max(spec.num_replicas, 1),
+            spec.training.largest_batch,
+            spec.sequences_per_example,
+        )
+        smaller = {
+            size: split(size) or batch.pad((largest - size) // worlds * per_example)
+            for size in spec.training.smaller_batches
+        }
         layout = Layout(
             num_slices=world_slices,
             hosts_per_slice=shape.num_hosts,
