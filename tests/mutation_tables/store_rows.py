@@ -48,15 +48,25 @@ STORE_MUTATIONS = (
     Mutation(
         "a job succeeds although its exports were given up",
         f"{TRAINER}/checkpoint/kept_exports.py",
-        "            self._gave_up = _describe_unexpected(error)\n",
+        "            self._gave_up = describe_unexpected(error)\n",
         "",
         ("tests/trainer/checkpoint/test_unexpected_export_errors.py",),
     ),
     Mutation(
-        "an unexpected error of one host leaves the others waiting for its export",
-        f"{TRAINER}/checkpoint/kept_exports.py",
-        "            problem = _describe_unexpected(error)\n",
+        "an unexpected error of one host leaves the others waiting for its export or copy",
+        f"{TRAINER}/checkpoint/error_exchange.py",
+        "            problem = describe_unexpected(error)\n",
         "            raise\n",
-        ("tests/trainer/checkpoint/test_unexpected_export_errors.py",),
+        (
+            "tests/trainer/checkpoint/test_unexpected_copy_errors.py",
+            "tests/trainer/checkpoint/test_unexpected_export_errors.py",
+        ),
+    ),
+    Mutation(
+        "a copy begins after a process gave up, whose exchanges do not match",
+        f"{TRAINER}/checkpoint/backup.py",
+        'if decisions[0] == "copy" and "gave up" not in decisions:',
+        'if decisions[0] == "copy":',
+        ("tests/trainer/checkpoint/test_unexpected_copy_errors.py",),
     ),
 )

@@ -16,7 +16,7 @@ from trainingjob_api.protocol import MAX_MESSAGE, FailedSave
 from trainingjob_api.spec.checkpoint import Keep
 from trainingjob_api.world import RunConfig
 from trainingjob_trainer.checkpoint import owner
-from trainingjob_trainer.checkpoint.error_exchange import SaveFailedError
+from trainingjob_trainer.checkpoint.error_exchange import SaveFailedError, describe_unexpected
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.manifest import Integrity
 from trainingjob_trainer.checkpoint.retention import delete_expired
@@ -67,6 +67,7 @@ class Backup:
         self._exchanges = 0
         self._started_at: float | None = None  # None: this world has copied nothing yet
         self._is_failing = False
+        self._gave_up = ""  # empty: the thread has answered its peers so far, and more copies can follow
         self._newest = 0
         self._step_in_copy: int | None = None
         self._thread: threading.Thread | None = None
@@ -85,13 +86,15 @@ class Backup:
     def copy_if_due(self, folder: StepFolder, record: Integrity, restored: int) -> None:
         """Begin to copy a step that was just saved, if a copy is due; process 0 decides, because clocks differ.
 
+        No copy begins after a process gave up: the exchanges of the processes do not match any more.
         `restored` is the step that the world resumed from: its copy is kept.
 
         Raises:
             JaxRuntimeError: another process is gone.
         """
         decision = "copy" if self._peers.process == 0 and self._is_due() else ""
-        if self._exchange(decision, START_SECONDS)[0]:
+        decisions = self._exchange("gave up" if self._gave_up else decision, START_SECONDS)
+        if decisions[0] == "copy" and "gave up" not in decisions:
             self._start_copy(folder, record, restored)
 
     def wait_for_last(self, folder: StepFolder, record: Integrity, restored: int) -> None:
@@ -104,7 +107,7 @@ class Backup:
         self._copier.lift_rate_limit()
         self._wait(deadline)
         late = self._step_in_copy  # read once: the thread of the copy sets it to None
-        decision = "copy" if late is None and self._newest < record.step else ""
+        decision = "copy" if late is None and self._newest < record.step and not self._gave_up else ""
         try:
             is_begun = all(self._exchange(decision, LAST_COPY_SECONDS + START_SECONDS))
         except JaxRuntimeError as error:
@@ -114,7 +117,9 @@ class Backup:
             self._start_copy(folder, record, restored)
             self._wait(deadline)
             late = self._step_in_copy
-        if late is not None:
+        if self._gave_up:
+            self._report_failure(record.step, self._gave_up)
+        elif late is not None:
             self._report_failure(late, f"it took longer than {LAST_COPY_SECONDS} s, and the job is at its end")
 
     def _exchange(self, decision: str, seconds: float) -> tuple[str, ...]:
@@ -147,8 +152,12 @@ class Backup:
         except SaveFailedError as error:
             self._is_failing = True
             self._report_failure(record.step, str(error))
-        except Exception:  # another process is gone, and the training thread sees that too
+        except JaxRuntimeError:  # another process is gone, and the training thread sees that too
             LOG.exception("a copy was given up step=%d", record.step)
+        except Exception as error:
+            LOG.exception("copies were given up until the next world step=%d", record.step)
+            self._gave_up = describe_unexpected(error)
+            self._report_failure(record.step, self._gave_up)
         else:
             self._is_failing, self._newest = False, record.step
             self._events.send(AgentEvent(copied=record.step))
@@ -156,12 +165,14 @@ class Backup:
         self._step_in_copy = None
 
     def _delete_old(self, step: int, restored: int) -> None:
-        """Delete the copies that need not be kept, on process 0."""
+        """Delete the copies that need not be kept, on process 0. The next copy retries."""
         if self._peers.process == 0:
             try:
                 delete_expired(self.store, self._copier.fence, self._keep, step, {restored})
             except TrainingError as error:  # a later world exists, and the training thread sees that too
                 LOG.warning("old copies are not deleted error=%s", error)
+            except Exception:  # the copy is complete, and this thread must end as after any other
+                LOG.exception("old copies are not deleted step=%d", step)
 
     def _report_failure(self, step: int, message: str) -> None:
         LOG.warning("backup failed step=%d error=%s", step, message)

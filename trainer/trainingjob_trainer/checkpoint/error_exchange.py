@@ -1,13 +1,16 @@
 """Error exchange after each stage of a collective write to a store: all processes learn of every error."""
 
 import json
+import logging
 import os
+from collections.abc import Callable
 
 from jax.errors import JaxRuntimeError
 
-from trainingjob_trainer.runtime.errors import shorten
+from trainingjob_trainer.runtime.errors import TrainingError, shorten
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 
+LOG = logging.getLogger(__name__)
 MAX_PROBLEM = 512
 
 
@@ -36,6 +39,26 @@ class ErrorExchange:
         self._operation += 1
         self._stage = 0
 
+    def run_stage[T](self, operation: Callable[[], T]) -> T:
+        """Run this process's part of a stage, then exchange errors with all processes.
+
+        Raises:
+            SaveFailedError: a process failed.
+            JaxRuntimeError: a process does not answer any more.
+        """
+        problem = ""
+        try:
+            result = operation()
+        except (OSError, ValueError, TrainingError) as error:
+            problem = describe_error(error)
+        except JaxRuntimeError:
+            raise
+        except Exception as error:  # the other processes wait for the result, whatever it is
+            LOG.exception("a stage failed operation=%s/%d", self._prefix, self._operation)
+            problem = describe_unexpected(error)
+        self.exchange_results(problem)
+        return result
+
     def exchange_results(self, problem: str = "", value: str = "") -> list[str]:
         """Exchange the results of a stage; return the value of each process, in process order.
 
@@ -62,3 +85,8 @@ def describe_error(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)
     return shorten(" ".join(str(error).split()) or type(error).__name__, MAX_PROBLEM)
+
+
+def describe_unexpected(error: Exception) -> str:
+    """Return an error as text with its type: the text alone may be a number or a name."""
+    return f"{type(error).__name__}: {describe_error(error)}"

@@ -8,7 +8,7 @@ training: it is reported, and the next save retries it. Before a job ends, all k
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
 
 from jax.errors import JaxRuntimeError
@@ -19,7 +19,12 @@ from trainingjob_api.protocol import MAX_MESSAGE, FailedSave, FailureReason
 from trainingjob_api.spec.checkpoint import HuggingFaceExport
 from trainingjob_api.world import RunConfig
 from trainingjob_trainer.checkpoint import owner
-from trainingjob_trainer.checkpoint.error_exchange import ErrorExchange, SaveFailedError, describe_error
+from trainingjob_trainer.checkpoint.error_exchange import (
+    ErrorExchange,
+    SaveFailedError,
+    describe_error,
+    describe_unexpected,
+)
 from trainingjob_trainer.checkpoint.export_folders import (
     Export,
     ExportRecord,
@@ -218,7 +223,7 @@ class KeptExports:
             LOG.exception("an export was given up")
         except Exception as error:
             LOG.exception("exports were given up until the next world")
-            self._gave_up = _describe_unexpected(error)
+            self._gave_up = describe_unexpected(error)
             self._report_failure(self._newest, self._gave_up)
             with self.selection_lock:
                 self._step_in_use = None
@@ -262,31 +267,12 @@ class KeptExports:
             job_uid=self._fence.job_uid, checkpoint=source.name, dtype=self._dtype, adapter=self._adapter
         )
         self._errors.begin()
-        self._run_stage(lambda: self._prepare(folder) if is_first else None)
-        self._run_stage(lambda: self._verify(source))
-        planned = self._run_stage(lambda: self._plan(source, folder))
-        self._run_stage(lambda: self._write(planned, folder))
-        self._run_stage(lambda: planned.finish() if is_first else None)
-        self._run_stage(lambda: commit_export(folder, record, self._fence) if is_first else None)
-
-    def _run_stage[T](self, operation: Callable[[], T]) -> T:
-        """Run this process's part of a stage, then exchange errors with all processes.
-
-        Raises:
-            SaveFailedError: a process failed.
-        """
-        problem = ""
-        try:
-            result = operation()
-        except (OSError, ValueError, TrainingError) as error:
-            problem = describe_error(error)
-        except JaxRuntimeError:
-            raise
-        except Exception as error:  # the other processes wait for the result, whatever it is
-            LOG.exception("a stage of an export failed")
-            problem = _describe_unexpected(error)
-        self._errors.exchange_results(problem)
-        return result
+        self._errors.run_stage(lambda: self._prepare(folder) if is_first else None)
+        self._errors.run_stage(lambda: self._verify(source))
+        planned = self._errors.run_stage(lambda: self._plan(source, folder))
+        self._errors.run_stage(lambda: self._write(planned, folder))
+        self._errors.run_stage(lambda: planned.finish() if is_first else None)
+        self._errors.run_stage(lambda: commit_export(folder, record, self._fence) if is_first else None)
 
     def _prepare(self, folder: StepFolder) -> None:
         owner.check_writable(self._store, FIELD)
@@ -331,8 +317,3 @@ class KeptExports:
         LOG.warning("export failed step=%d error=%s", step, message)
         self._failure = message
         self._events.send(AgentEvent(failed_export=FailedSave(step=step, message=message[:MAX_MESSAGE])))
-
-
-def _describe_unexpected(error: Exception) -> str:
-    """Return an error as text with its type: the text alone may be a number or a name."""
-    return f"{type(error).__name__}: {describe_error(error)}"

@@ -5,14 +5,14 @@ exist, as a step is committed by a save.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from trainingjob_agent.checkpoint_layout import MANIFEST_FILE
 from trainingjob_api.world import RunConfig
 from trainingjob_trainer.checkpoint import owner
 from trainingjob_trainer.checkpoint.commit import commit_step
-from trainingjob_trainer.checkpoint.error_exchange import ErrorExchange, SaveFailedError, describe_error
+from trainingjob_trainer.checkpoint.error_exchange import ErrorExchange, SaveFailedError
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.frozen_tensors import read_frozen
 from trainingjob_trainer.checkpoint.manifest import (
@@ -26,7 +26,6 @@ from trainingjob_trainer.checkpoint.manifest import (
 from trainingjob_trainer.checkpoint.saved_steps import delete_interrupted
 from trainingjob_trainer.checkpoint.step_changes import delete_step
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
-from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.store.port import Store
 
@@ -71,11 +70,12 @@ class StepCopier:
         process = self._peers.process
         names = select_share(sorted(record.files), process, self._peers.num_processes)
         self._error_exchange.begin()
-        self._run_stage(lambda: self._prepare() if process == 0 else None)
+        self._error_exchange.run_stage(lambda: self._prepare() if process == 0 else None)
         if record.frozen:
             self._copy_frozen(source, record.frozen)
-        self._run_stage(lambda: copy_files(source, copy, {name: record.files[name] for name in names}, self._pace))
-        self._run_stage(lambda: commit_step(copy, record, self.fence) if process == 0 else None)
+        files = {name: record.files[name] for name in names}
+        self._error_exchange.run_stage(lambda: copy_files(source, copy, files, self._pace))
+        self._error_exchange.run_stage(lambda: commit_step(copy, record, self.fence) if process == 0 else None)
 
     def _copy_frozen(self, step: StepFolder, reference: SavedFrozen) -> None:
         """Copy the frozen tensors of a step, unless an earlier copy is committed."""
@@ -95,21 +95,8 @@ class StepCopier:
             source, _ = read_frozen(step, reference)
             copy_files(source, copy, {MANIFEST_FILE: reference.manifest}, self._pace)
 
-        self._run_stage(lambda: None if is_copied() else copy_share())
-        self._run_stage(lambda: None if process or is_copied() else commit())
-
-    def _run_stage(self, operation: Callable[[], None]) -> None:
-        """Run this process's part of a stage, then exchange errors with all processes.
-
-        Raises:
-            SaveFailedError: a process failed.
-        """
-        problem = ""
-        try:
-            operation()
-        except (OSError, ValueError, TrainingError) as error:
-            problem = describe_error(error)
-        self._error_exchange.exchange_results(problem)
+        self._error_exchange.run_stage(lambda: None if is_copied() else copy_share())
+        self._error_exchange.run_stage(lambda: None if process or is_copied() else commit())
 
     def _prepare(self) -> None:
         claim_backup(self.store, self._config)

@@ -8,8 +8,6 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from jax.errors import JaxRuntimeError
-
 from trainingjob_agent.trainer_protocol import AgentEvent
 from trainingjob_api.protocol import MAX_MESSAGE, FailedSave
 from trainingjob_trainer.checkpoint.commit import Committer, PendingStep
@@ -17,7 +15,6 @@ from trainingjob_trainer.checkpoint.error_exchange import SaveFailedError
 from trainingjob_trainer.checkpoint.manifest import Integrity
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
 from trainingjob_trainer.runtime.agent_events import AgentEvents
-from trainingjob_trainer.runtime.errors import TrainingError
 
 LOG = logging.getLogger(__name__)
 
@@ -103,7 +100,7 @@ class CheckpointWriter:
     def _clean_up(self, folder: StepFolder, saved: Integrity) -> None:
         try:
             self._after_commit(folder, saved)
-        except (TrainingError, JaxRuntimeError) as error:  # the training thread raises it
+        except Exception as error:  # noqa: BLE001  # the training thread raises it
             self._error = error
 
     def _report_failure(self, step: int, message: str) -> None:
