@@ -30,10 +30,17 @@ OUTAGE_MUTATIONS = (
         (WORKLOADS,),
     ),
     Mutation(
-        "a rejected deletion is repeated in each reconcile",
+        "a rejected creation or deletion is repeated in each reconcile",
+        f"{SHELL}/rejected_requests.py",
+        "        return abs((self._now() - rejection[1]).total_seconds()) < RETRY_SECONDS",
+        "        return False",
+        (DELETIONS, "tests/shell/test_rejected_requests.py"),
+    ),
+    Mutation(
+        "a rejection of a child that is no longer obsolete stays in the status",
         f"{SHELL}/child_deletion.py",
-        "            if last and abs((now - last.at).total_seconds()) < DELETE_BACKOFF_SECONDS:",
-        "            if last and False:",
+        '        self._rejections.keep(uid, {get_text(child, "metadata", "uid") for _, child in obsolete})\n',
+        "",
         (DELETIONS,),
     ),
     Mutation(

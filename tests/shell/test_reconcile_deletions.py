@@ -4,10 +4,10 @@ import pytest
 
 from tests.support.builders import KEY, NAME, NAMESPACE
 from tests.support.simulation import Simulation
-from trainingjob_operator.shell.child_deletion import DELETE_BACKOFF_SECONDS
 from trainingjob_operator.shell.interfaces import ClusterUnavailableError, ForbiddenError
 from trainingjob_operator.shell.job_evaluation import FORMING_REQUEUE_SECONDS, IDLE_REQUEUE_SECONDS
 from trainingjob_operator.shell.reconcile import EXPIRED_RETRY_SECONDS
+from trainingjob_operator.shell.rejected_requests import RETRY_SECONDS
 
 DENIED = 'admission webhook "protect" denied the request: it stays'
 
@@ -72,12 +72,12 @@ async def test_rejected_deletion_is_retried_after_a_delay_despite_reconciliation
     await evicted_pods(sim)
     rejected, begun = reject(sim, "delete Pod", "delete Job"), sim.time.seconds
 
-    for seconds in (0.0, 1.0, DELETE_BACKOFF_SECONDS - 2.0, 2.0, -3600.0):  # the last one: the clock is set back
+    for seconds in (0.0, 1.0, RETRY_SECONDS - 2.0, 2.0, -3600.0):  # the last one: the clock is set back
         sim.time.seconds += seconds
         await reconcile(sim)
         await reconcile(sim)
 
-    assert [at - begun for at in rejected[::3]] == [0.0, DELETE_BACKOFF_SECONDS + 1.0, DELETE_BACKOFF_SECONDS - 3599.0]
+    assert [at - begun for at in rejected[::3]] == [0.0, RETRY_SECONDS + 1.0, RETRY_SECONDS - 3599.0]
 
 
 async def test_rejected_deletion_of_a_jobset_is_shown_while_a_job_suspends() -> None:

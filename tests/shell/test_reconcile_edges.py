@@ -11,7 +11,6 @@ from trainingjob_operator.core.validation.validate import ValidationResult
 from trainingjob_operator.render.render_settings import RenderSettings
 from trainingjob_operator.shell import children
 from trainingjob_operator.shell.check_pool import CheckCpuLimitError
-from trainingjob_operator.shell.children import CREATE_BACKOFF_SECONDS
 from trainingjob_operator.shell.interfaces import (
     Caller,
     ClusterUnavailableError,
@@ -21,6 +20,7 @@ from trainingjob_operator.shell.interfaces import (
 )
 from trainingjob_operator.shell.job_evaluation import FORMING_REQUEUE_SECONDS, IDLE_REQUEUE_SECONDS
 from trainingjob_operator.shell.reconcile import MAX_CONFLICT_ATTEMPTS, Reconciler
+from trainingjob_operator.shell.rejected_requests import RETRY_SECONDS
 
 
 def events(sim: Simulation) -> list[tuple[bool, str]]:
@@ -162,7 +162,7 @@ async def test_rejection_is_reported_with_the_message_of_the_api_server() -> Non
     answer_creations(sim, ForbiddenError("exceeded quota: research"))
     assert await look(sim) == FORMING_REQUEUE_SECONDS
     assert events(sim) == [(True, "CreationRejected")]
-    assert await look(sim) == CREATE_BACKOFF_SECONDS
+    assert await look(sim) == RETRY_SECONDS
     queued = next(one for one in sim.status.conditions if one.type == "Queued")
     assert (queued.status, queued.reason, queued.message) == ("True", "CreationRejected", "exceeded quota: research")
 
@@ -175,15 +175,15 @@ async def test_rejected_request_is_retried_after_a_delay_despite_reconciliations
     sim = Simulation()
     requested, begun = answer_creations(sim, ForbiddenError("no")), sim.time.seconds
 
-    for seconds in (0.0, 1.0, CREATE_BACKOFF_SECONDS - 1.5, 1.0, -3600.0):  # the last one: the clock is set back
+    for seconds in (0.0, 1.0, RETRY_SECONDS - 1.5, 1.0, -3600.0):  # the last one: the clock is set back
         sim.time.seconds += seconds
         await look(sim)
         await look(sim)
 
     assert [at - begun for at in requested] == [
         0.0,
-        CREATE_BACKOFF_SECONDS + 0.5,
-        CREATE_BACKOFF_SECONDS + 0.5 - 3600.0,
+        RETRY_SECONDS + 0.5,
+        RETRY_SECONDS + 0.5 - 3600.0,
     ]
     assert events(sim) == [(True, "CreationRejected")] * 3
 

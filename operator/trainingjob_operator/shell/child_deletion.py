@@ -1,11 +1,10 @@
-"""Deletion of a job's obsolete children, with a backoff for each child after the API server rejects its deletion.
+"""Deletion of a job's obsolete children, with a pause for each child after the API server rejects its deletion.
 
-Causes of a rejection are permissions and admission webhooks. A rejected deletion delays no other operation: the
-operator shows it in the job's status and retries it after `DELETE_BACKOFF_SECONDS`.
+A rejected deletion delays no other operation. The operator shows it in the job's status, and retries it when
+`RejectedRequests` allows that.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import assert_never
 
@@ -25,19 +24,9 @@ from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.report.rejections import describe_rejected_deletions
 from trainingjob_operator.shell.interfaces import Cluster, ForbiddenError
 from trainingjob_operator.shell.logging_setup import Log
-
-DELETE_BACKOFF_SECONDS = 10.0
-"""Backoff after a rejected deletion."""
+from trainingjob_operator.shell.rejected_requests import RejectedRequests
 
 log = Log("deletion")
-
-
-@dataclass(frozen=True)
-class _Rejection:
-    """Message and time of a rejected deletion."""
-
-    message: str
-    at: datetime
 
 
 class ChildDeleter:
@@ -45,18 +34,16 @@ class ChildDeleter:
 
     def __init__(self, cluster: Cluster, now: Callable[[], datetime]) -> None:
         self._cluster = cluster
-        self._now = now
-        self._rejections: dict[str, dict[str, _Rejection]] = {}  # by the UIDs of the job and of the child
+        self._rejections: RejectedRequests[str] = RejectedRequests(now)  # messages, by the UIDs of the children
 
     def last_rejection(self, uid: str) -> ObjectProblem | None:  # None: not rejected
         """Return why the API server rejected the last deletions of a job's children."""
-        rejections = self._rejections.get(uid, {})
-        messages = [rejection.message for rejection in rejections.values()]
+        messages = self._rejections.list_problems(uid)
         return ObjectProblem(Reason.DELETION_REJECTED, describe_rejected_deletions(messages)) if messages else None
 
     def forget(self, uid: str) -> None:
         """Drop the rejections of a job."""
-        self._rejections.pop(uid, None)
+        self._rejections.forget(uid)
 
     async def delete_obsolete(
         self, uid: str, operations: Sequence[ChildOperation]
@@ -66,27 +53,22 @@ class ChildDeleter:
         Return the operations whose deletions the API server accepted, and the rejected ones if it rejected any now.
         Raises `ClusterUnavailableError`.
         """
-        former, now = self._rejections.pop(uid, {}), self._now()
-        rejections: dict[str, _Rejection] = {}
+        obsolete = [(operation, child) for operation in operations if (child := _find_obsolete(operation))]
+        self._rejections.keep(uid, {get_text(child, "metadata", "uid") for _, child in obsolete})
         accepted: list[ChildOperation] = []
         has_new_rejection = False
-        for operation in operations:
-            child = _find_obsolete(operation)
-            if child is None:
-                continue
+        for operation, child in obsolete:
             child_uid = get_text(child, "metadata", "uid")
-            last = former.get(child_uid)
-            if last and abs((now - last.at).total_seconds()) < DELETE_BACKOFF_SECONDS:  # the clock can be set back
-                rejections[child_uid] = last
-            elif error := await self._try_delete(operation, child):
+            if self._rejections.is_recent(uid, child_uid):
+                continue
+            if error := await self._try_delete(operation, child):
                 kind, name = get_text(child, "kind"), get_text(child, "metadata", "name")
                 message = f"the API server rejects the deletion of {kind} {name}: {error}"
-                rejections[child_uid] = _Rejection(message, now)
+                self._rejections.add(uid, child_uid, message)
                 has_new_rejection = True
             else:
                 accepted.append(operation)
-            if rejections:  # kept also if the next deletion raises an error
-                self._rejections[uid] = rejections
+                self._rejections.discard(uid, child_uid)
         return tuple(accepted), self.last_rejection(uid) if has_new_rejection else None
 
     async def delete_drill_pods(self, deletions: Sequence[DeletePod]) -> str:

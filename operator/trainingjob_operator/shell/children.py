@@ -1,12 +1,10 @@
-"""Creation of a job's children, with a backoff after the API server rejects one.
+"""Creation of a job's children, with a pause after the API server rejects one.
 
-Causes of a rejection are quotas, permissions, policies and failing admission webhooks. The operator shows the rejection
-in the job's status and retries it only after `CREATE_BACKOFF_SECONDS`, since host reports trigger many reconciles a
-second.
+The operator shows the rejection in the job's status, and retries it when `RejectedRequests` allows that.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from trainingjob_api.spec.data import Prepare
@@ -35,21 +33,14 @@ from trainingjob_operator.render.pod_policy import check_jobset, check_preparati
 from trainingjob_operator.render.preparation_job import render_preparation
 from trainingjob_operator.render.render_settings import RenderSettings
 from trainingjob_operator.shell.interfaces import Children, Cluster, ConflictError, ForbiddenError
+from trainingjob_operator.shell.rejected_requests import RejectedRequests
 
-CREATE_BACKOFF_SECONDS = 10.0
-"""Backoff after a rejected creation."""
+ALL_CHILDREN = ""
+"""Key of the only rejection of a job: after one rejected creation, the operator creates none of its children."""
 
 type Creation = CreateBase | CreateSlice | CreatePreparation
 type ServedVersions = Callable[[], Awaitable[Collection[str]]]
 """Return the versions in which the API server serves a kind. Empty: none."""
-
-
-@dataclass(frozen=True)
-class _Rejection:
-    """Reason and time of a rejected creation."""
-
-    problem: ObjectProblem
-    at: datetime
 
 
 class ChildCreator:
@@ -65,14 +56,12 @@ class ChildCreator:
         self._cluster = cluster
         self._settings = settings
         self._pod_group_versions = pod_group_versions
-        self._now = now
-        self._rejections: dict[str, _Rejection] = {}
+        self._rejections: RejectedRequests[ObjectProblem] = RejectedRequests(now)
         self._conflicts: set[str] = set()
 
     def last_rejection(self, uid: str) -> ObjectProblem | None:  # None: not rejected
         """Return why the last creation of a job's children was rejected."""
-        rejection = self._rejections.get(uid)
-        return rejection.problem if rejection else None
+        return next(iter(self._rejections.list_problems(uid)), None)
 
     def has_conflict(self, uid: str) -> bool:
         """Return whether a child existed already at the last creation of the job's children: reconcile again soon."""
@@ -80,7 +69,7 @@ class ChildCreator:
 
     def forget(self, uid: str) -> None:
         """Drop the rejection of a job."""
-        self._rejections.pop(uid, None)
+        self._rejections.forget(uid)
         self._conflicts.discard(uid)
 
     async def create_missing(
@@ -92,10 +81,7 @@ class ChildCreator:
             ClusterUnavailableError: the API server is unreachable.
             MissingKindError: JobSet is not installed.
         """
-        last_rejection, now = self._rejections.get(seen.uid), self._now()
-        if (
-            last_rejection and abs((now - last_rejection.at).total_seconds()) < CREATE_BACKOFF_SECONDS
-        ):  # `abs`: the clock can be set back
+        if self._rejections.is_recent(seen.uid, ALL_CHILDREN):
             return None
         creations = [
             operation for operation in operations if isinstance(operation, (CreateBase, CreateSlice, CreatePreparation))
@@ -106,9 +92,9 @@ class ChildCreator:
             problem = await self._try_create(plan, seen, children, creations)
             problem = await self._try_publish_certificates(seen.namespace, children) or problem
         if problem:
-            self._rejections[seen.uid] = _Rejection(problem, now)
+            self._rejections.add(seen.uid, ALL_CHILDREN, problem)
         else:
-            self._rejections.pop(seen.uid, None)
+            self._rejections.discard(seen.uid, ALL_CHILDREN)
         return problem
 
     async def _try_create(

@@ -58,8 +58,8 @@ from trainingjob_operator.core.validation.queue_state import QueueConfig
 from trainingjob_operator.core.validation.validate import ValidationResult, validate_job
 from trainingjob_operator.render.render_settings import RenderSettings
 from trainingjob_operator.shell.check_pool import CheckCpuLimitError
-from trainingjob_operator.shell.child_deletion import DELETE_BACKOFF_SECONDS, ChildDeleter
-from trainingjob_operator.shell.children import CREATE_BACKOFF_SECONDS, ChildCreator, ServedVersions
+from trainingjob_operator.shell.child_deletion import ChildDeleter
+from trainingjob_operator.shell.children import ChildCreator, ServedVersions
 from trainingjob_operator.shell.cold_cache import ColdCache
 from trainingjob_operator.shell.hub import Hub
 from trainingjob_operator.shell.interfaces import (
@@ -82,6 +82,7 @@ from trainingjob_operator.shell.job_evaluation import (
     seconds_until_expiry,
 )
 from trainingjob_operator.shell.logging_setup import Log
+from trainingjob_operator.shell.rejected_requests import RETRY_SECONDS
 from trainingjob_operator.shell.status_writer import StatusWriter
 
 MAX_CONFLICT_ATTEMPTS = 5
@@ -245,8 +246,7 @@ class Reconciler:
         if pods_to_delete or has_outdated_status or self._child_creator.has_conflict(uid):
             return FORMING_REQUEUE_SECONDS  # the next reconcile reads the result
         if rejection:
-            retry_delay = min(CREATE_BACKOFF_SECONDS, DELETE_BACKOFF_SECONDS)
-            return min(requeue_delay(plan, seen, decision, new_status, now), retry_delay)
+            return min(requeue_delay(plan, seen, decision, new_status, now), RETRY_SECONDS)
         # A reconcile of thousands of hosts takes half a second of CPU time, and one of their reports is always old.
         is_large = len(children.pods) >= MANY_PODS
         if is_large and (postponable := await asyncio.to_thread(postponable_seconds, plan, seen, decision)):
