@@ -139,8 +139,29 @@ OUTAGE_MUTATIONS = (
     Mutation(
         "the hosts of an invalid job do not save before a suspension",
         f"{CORE}/report/invalid_suspension.py",
-        "        if leaving_seconds < SUSPEND_SAVE_TIMEOUT_SECONDS:\n",
+        "        if seconds_between(status.leaving_since, now) < SUSPEND_SAVE_TIMEOUT_SECONDS:\n",
         "        if False:\n",
+        (INVALID,),
+    ),
+    Mutation(
+        "each restart of the operator gives the hosts of an invalid job more time to save",
+        f"{CORE}/report/invalid_suspension.py",
+        '"leaving_since": None if end else status.leaving_since or format_time(now),',
+        '"leaving_since": None if end else format_time(now),',
+        (INVALID,),
+    ),
+    Mutation(
+        "a new operator keeps only one of the replicas of an invalid job",
+        f"{CORE}/observe/replica_views.py",
+        "    views = [_view_status(status, replica.slice) for replica in status.replicas] or [status]\n",
+        "    views = [status]\n",
+        (INVALID,),
+    ),
+    Mutation(
+        "replicas of an invalid job that left count as lost when the job resumes",
+        f"{CORE}/report/invalid_suspension.py",
+        '            "replicas": tuple(_end_replica(replica, now) if end else replica for replica in status.replicas),\n',
+        "",
         (INVALID,),
     ),
     Mutation(

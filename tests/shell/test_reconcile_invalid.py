@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.shell.test_reconcile_replicas import REPLICAS
 from tests.support.builders import KEY, NAME, NAMESPACE
 from tests.support.simulation import Simulation
 from trainingjob_api.protocol import Directive
@@ -91,6 +92,60 @@ async def test_operator_that_restarts_suspends_an_invalid_job() -> None:
 
     assert sim.status.phase == "Suspended"
     assert not sim.cluster.all("Pod")
+
+
+async def test_time_limit_of_a_suspension_continues_over_restarts_of_the_operator() -> None:
+    sim = await suspended(save_seconds=1e9)
+    for _ in range(3):
+        await sim.run(SUSPEND_SAVE_TIMEOUT_SECONDS / 4)
+        sim.restart_operator()
+    await sim.run(10)
+    assert sim.cluster.all("JobSet")
+    sim.time.skew += 7200.0  # the clock of the API server is set forward
+    await sim.run(SUSPEND_SAVE_TIMEOUT_SECONDS / 4 - 30)
+    assert sim.cluster.all("JobSet")
+
+    await sim.run(40)
+    assert not sim.cluster.all("JobSet")
+    edit(sim, suspend=False)
+    await sim.run(5)
+    assert sim.status.leaving_since is None
+
+
+async def test_worlds_of_replicas_train_on_although_an_invalid_job_gets_a_new_operator() -> None:
+    sim = Simulation(REPLICAS, total=2000)
+    await sim.run_until_step(10)
+    invalidate(sim)
+    await sim.run(5)
+    processes = [agent.active() for agent in sim.agents.values()]
+
+    sim.restart_operator()
+    await sim.run(30)
+
+    assert [agent.active() for agent in sim.agents.values()] == processes
+    assert not any(replica.ended for replica in sim.status.replicas)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_all_replicas_of_an_invalid_job_save_and_leave_and_resume_without_a_restart(restarts: bool) -> None:
+    sim = await suspended(spec=REPLICAS, save_seconds=10.0)
+    before = sim.newest_step
+    if restarts:
+        sim.restart_operator()
+    await sim.run(5)
+    assert [agent.state.leaving for agent in sim.agents.values()] == [True] * len(sim.agents)
+    assert sim.cluster.all("JobSet")
+    await sim.run(40)
+
+    assert sim.status.phase == "Suspended"
+    assert not sim.cluster.all("Pod")
+    assert [bool(replica.ended) for replica in sim.status.replicas] == [True, True]
+    causes = [attempt.cause.reason for attempt in sim.status.attempts[-2:] if attempt.cause]
+    assert causes == ["Suspended", "Suspended"]
+
+    repair(sim, suspend=False)
+    await sim.run_until_step(before + 3)
+    assert [replica.restarts.total for replica in sim.status.replicas] == [0, 0]
 
 
 async def test_invalid_job_whose_jobsets_cannot_be_deleted_says_so() -> None:

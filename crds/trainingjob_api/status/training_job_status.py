@@ -2,8 +2,8 @@
 
 The operator reads back `world`, `replicas`, `lineage`, `rollbacks`, `checkpoint`, `failingSaves`, `backup`,
 `failingCopies`, `export`, `failingExports`, `restarts`, `waiting`, `admission`, `nodes`, `probation`, `straggler`,
-`attempts`, `goodput`, `drills`, `startTime`, `completionTime`, `prepared`, `trainerImage`, and the conditions Succeeded
-and Failed. All other fields are for users; no decision depends on them.
+`attempts`, `goodput`, `drills`, `startTime`, `leavingSince`, `completionTime`, `prepared`, `trainerImage`, and the
+conditions Succeeded and Failed. All other fields are for users; no decision depends on them.
 """
 
 from typing import Annotated, Literal
@@ -163,5 +163,9 @@ class TrainingJobStatus(Open):
     start_time: Time | None = Field(default=None, description="Time at which the pods were first requested.")
     running_seconds: float = Field(
         default=0.0, description="Seconds that count towards `activeDeadlineSeconds`: suspended time does not."
+    )
+    leaving_since: Time | None = Field(
+        default=None,
+        description="Time since which the hosts of an invalid, suspended job save and leave. Unset: they do not leave.",
     )
     completion_time: Time | None = Field(default=None, description="Time at which the job succeeded or failed.")

@@ -30,7 +30,6 @@ from trainingjob_operator.core.decide.child_maintenance import (
 from trainingjob_operator.core.decide.decisions import Claim, DeleteExpired
 from trainingjob_operator.core.decide.drill_injection import list_pods_to_delete, operator_pause_seconds, refuse_drill
 from trainingjob_operator.core.manifests import Manifest, get_int, get_text, get_value
-from trainingjob_operator.core.observe.members import rebuild_world
 from trainingjob_operator.core.observe.observed import list_recorded_nodes
 from trainingjob_operator.core.observe.ownership import filter_owned
 from trainingjob_operator.core.observe.pods import ObjectProblem, read_pods
@@ -41,6 +40,7 @@ from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.report.invalid_suspension import (
     find_suspension_end,
     make_leave_directive,
+    rebuild_directive,
     resumed_status,
     suspended_status,
 )
@@ -142,13 +142,11 @@ class Reconciler:
         self._pod_group_versions = pod_group_versions
         self._now = now
         self._check_job = check or _check_in_process(catalog)
-        self._clock_adjustment = clock_adjustment
         self._check_account = check_account
         self._read_queue = read_queue
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._check_results: ColdCache[tuple[int, ValidationResult]] = ColdCache()
         self._statuses = StatusWriter(cluster, now, clock_adjustment)
-        self._leaving_since: ColdCache[float] = ColdCache()  # when the hosts of invalid jobs began to leave
         self._uids: dict[tuple[str, str], str] = {}
         self._postponable_until: dict[tuple[str, str], tuple[JobKey, datetime]] = {}
 
@@ -282,13 +280,12 @@ class Reconciler:
         if must_suspend or (status.world is not None and directive is None):
             with suppress(MissingKindError):  # without JobSet there are no hosts
                 children = await self._read_children(job)
-                world = rebuild_world(status, uid, read_pods(children, now))
-                directive = directive or JobDirective(Directive.TRAIN if world else Directive.WAIT, world)
+                pods = read_pods(children, now)
+                directive = directive or rebuild_directive(status, uid, pods, self._hub.heartbeat_state(key))
         if must_suspend:
             return await self._suspend_invalid(job, status, children, directive or JobDirective(Directive.WAIT))
         if directive and not self._hub.has_published(key):
             self._hub.publish(key, directive)
-        self._leaving_since.pop(uid)
         await self._statuses.write_if_changed(job, uid, resumed_status(status, _generation(job), now))
         return IDLE_REQUEUE_SECONDS
 
@@ -297,10 +294,8 @@ class Reconciler:
     ) -> float:
         """Let the hosts of an invalid job leave, then delete its JobSets and its preparation."""
         uid, key, now = get_text(job, "metadata", "uid"), _job_key(job), self._now()
-        monotonic = now.timestamp() - self._clock_adjustment()
-        leaving_since = self._leaving_since[uid] = self._leaving_since.get(uid) or monotonic
-        heartbeats, pods = self._hub.heartbeat_state(key), read_pods(children, now)
-        end = find_suspension_end(directive, heartbeats, pods, monotonic - leaving_since)
+        heartbeats = self._hub.heartbeat_state(key)
+        end = find_suspension_end(status, directive, heartbeats, read_pods(children, now), now)
         operations = list_invalid_deletions(children, uid, heartbeats, now) if end else ()
         has_children = bool(operations or children.pods)
         refusal = self._last_rejection(uid)
@@ -360,7 +355,6 @@ class Reconciler:
         if former_uid and former_uid != uid:
             self._check_results.pop(former_uid)
             self._statuses.forget(former_uid)
-            self._leaving_since.pop(former_uid)
             self._child_creator.forget(former_uid)
             self._child_deleter.forget(former_uid)
             self._hub.drop_job((namespace, former_uid))

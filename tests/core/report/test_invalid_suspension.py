@@ -1,10 +1,12 @@
 """Suspension of a job without a plan: its hosts leave first, and everything that it owns is deleted."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from tests.support.builders import UID, make_plan
+from tests.support.replica_scenes import ReplicaScene, replicated
 from tests.support.scenes import Scene
 from trainingjob_api.protocol import Directive, Phase
 from trainingjob_operator.core.decide.child_maintenance import DeleteJobSet, DeletePreparation, list_invalid_deletions
@@ -15,10 +17,12 @@ from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.report.invalid_suspension import (
     find_suspension_end,
     make_leave_directive,
+    rebuild_directive,
     resumed_status,
     suspended_status,
 )
 from trainingjob_operator.core.report.job_events import JobDirective
+from trainingjob_operator.core.times import format_time
 
 TRAINING = "saving the training state before all pods are released"
 REFUSAL = ObjectProblem(Reason.DELETION_REJECTED, "it stays")
@@ -30,7 +34,9 @@ def training() -> tuple[Scene, JobDirective]:
 
 
 def find_end(scene: Scene, directive: JobDirective, seconds: float = 1.0) -> WorldEnd | None:
-    return find_suspension_end(directive, scene.heartbeats(), read_pods(scene.children(), scene.now), seconds)
+    since = format_time(scene.now - timedelta(seconds=seconds))
+    status = scene.status.model_copy(update={"leaving_since": since})
+    return find_suspension_end(status, directive, scene.heartbeats(), read_pods(scene.children(), scene.now), scene.now)
 
 
 def find(scene: Scene, kind: str) -> tuple[str, str, str]:
@@ -83,18 +89,24 @@ def test_status_shows_the_steps_of_a_suspension() -> None:
     assert find(scene, "Suspended") == ("False", "Suspending", TRAINING)
     assert find(scene, "Running") == ("False", "Suspended", "")
     assert not scene.status.attempts[-1].ended
+    assert scene.status.leaving_since
+    assert suspended_status(
+        scene.status, None, None, 2, scene.now + timedelta(seconds=9), has_children=False
+    ).leaving_since == (scene.status.leaving_since)
 
     end = find_end(scene, directive, 1e9)
     scene.status = suspended_status(scene.status, end, REFUSAL, 2, scene.now, has_children=True)
     assert find(scene, "Suspended") == ("False", "Suspending", "releasing all pods; it stays")
     assert scene.status.attempts[-1].ended
+    assert scene.status.leaving_since is None
 
     scene.status = suspended_status(scene.status, end, None, 2, scene.now, has_children=False)
     assert (scene.status.phase, scene.status.goodput.current) == ("Suspended", "suspended")
     assert find(scene, "Suspended") == ("True", "Suspended", "`spec.suspend` is true")
     assert len(scene.status.attempts) == 1
 
-    scene.status = resumed_status(scene.status, 3, scene.now)
+    scene.status = resumed_status(scene.status.model_copy(update={"leaving_since": "2026"}), 3, scene.now)
+    assert scene.status.leaving_since is None
     assert scene.status.phase == "Invalid"
     assert find(scene, "Suspended") == ("False", "NotSuspended", "")
     assert resumed_status(scene.status, 3, scene.now) == scene.status
@@ -113,3 +125,34 @@ def test_everything_that_the_job_owns_is_deleted_once() -> None:
     again = list_invalid_deletions(children, UID, scene.heartbeats(), scene.now)
     assert len(again) == len(operations) - 2
     assert list_invalid_deletions(scene.children(), "another", scene.heartbeats(), scene.now) == ()
+
+
+def test_stored_worlds_train_on_without_a_plan() -> None:
+    scene, _ = training()
+    pods = read_pods(scene.children(), scene.now)
+    directive = rebuild_directive(scene.status, UID, pods, scene.heartbeats())
+    assert (directive.directive, directive.replicas) == (Directive.TRAIN, ())
+    assert directive.world
+    assert directive.world.slices == (0, 1)
+
+    assert rebuild_directive(Scene().status, UID, (), scene.heartbeats()) == JobDirective(Directive.WAIT)
+
+
+def test_stored_worlds_of_replicas_train_on_and_end_together() -> None:
+    scene = ReplicaScene(plan=replicated(make_plan(1, 3))).start(0, 1, 2)
+    del scene.pods[1, 0]
+    scene.step()
+    pods = read_pods(scene.children(), scene.now)
+    directive = rebuild_directive(scene.status, UID, pods, scene.heartbeats())
+    assert [one.world.slices for one in directive.replicas if one.world] == [(0,), (2,)]
+    assert directive.world
+    assert set(directive.find_for_pods()) == {member.pod_uid for member in directive.world.members}
+
+    end = find_suspension_end(scene.status, JobDirective(Directive.WAIT), scene.heartbeats(), pods, scene.now)
+    lost = scene.status.replicas[1].ended
+    status = suspended_status(scene.status, end, None, 2, scene.now + timedelta(seconds=5), has_children=False)
+    later = format_time(scene.now + timedelta(seconds=5))
+    assert [replica.ended for replica in status.replicas] == [later, lost, later]
+    assert {replica.reason for replica in status.replicas} == {"Suspended"}
+    assert all(attempt.ended for attempt in status.attempts)
+    assert rebuild_directive(status, UID, pods, scene.heartbeats()) == JobDirective(Directive.WAIT)

@@ -1,4 +1,4 @@
-"""Errors in the thread of a copy that no store raises: they are reported, no process waits, and no step is held."""
+"""Errors in the thread of a copy that no store raises: they are reported, and later copies are made."""
 
 from typing import Any
 

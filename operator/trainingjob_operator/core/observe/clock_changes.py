@@ -20,6 +20,7 @@ TIME_FIELDS = frozenset(
         "failed",
         "injected",
         "last_transition_time",
+        "leaving_since",
         "prepared",
         "released",
         "requested",

@@ -4,14 +4,16 @@ The rules of health, restarts and formation read one world. A view is the state 
 hosts, its world, its attempts and its restarts. Rollbacks, checkpoints and faults of nodes are those of the whole job.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from trainingjob_api.status.training_job_status import Display, TrainingJobStatus
 from trainingjob_api.status.world_status import Attempt, ReplicaStatus, Restarts
 from trainingjob_api.world import World
 from trainingjob_operator.core.observe import members
+from trainingjob_operator.core.observe.heartbeats import LatestReport
 from trainingjob_operator.core.observe.observed import Observed
+from trainingjob_operator.core.observe.pods import Pod
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.run_config import attach_program_config
 from trainingjob_operator.core.reasons import Reason
@@ -49,6 +51,15 @@ def merge_worlds(worlds: Sequence[World | None]) -> World | None:  # None: no sl
         return None
     newest = max(running, key=lambda world: world.generation)
     return newest.model_copy(update={"members": tuple(member for world in running for member in world.members)})
+
+
+def rebuild_worlds(
+    status: TrainingJobStatus, job_uid: str, pods: Iterable[Pod], latest_reports: Mapping[str, LatestReport]
+) -> tuple[World, ...]:
+    """Return the committed worlds from the status, without their program config: one, or that of each replica."""
+    views = [_view_status(status, replica.slice) for replica in status.replicas] or [status]
+    worlds = [members.rebuild_world(view, job_uid, pods, latest_reports) for view in views]
+    return tuple(world for world in worlds if world)
 
 
 def find_replica(status: TrainingJobStatus, slice_number: int) -> ReplicaStatus | None:  # None: it never had a world

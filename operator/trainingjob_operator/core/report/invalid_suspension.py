@@ -1,4 +1,4 @@
-"""Suspension of a job whose spec cannot be planned: its hosts leave, then its pods are released.
+"""Directives and suspension of a job whose spec cannot be planned: its worlds train on until its hosts have to leave.
 
 A stored job becomes invalid with an upgrade of the operator, or when an administrator removes an accelerator. A
 decision needs a plan, and a suspension does not: it must release the hardware of such a job too.
@@ -10,21 +10,34 @@ from datetime import datetime
 
 from trainingjob_api.protocol import Directive, Phase
 from trainingjob_api.status.training_job_status import TrainingJobStatus
-from trainingjob_api.status.world_status import Cause
+from trainingjob_api.status.world_status import Cause, ReplicaStatus
 from trainingjob_operator.core import goodput
 from trainingjob_operator.core.decide.healthy_world import SUSPEND_SAVE_TIMEOUT_SECONDS
 from trainingjob_operator.core.diagnose.health import WorldEnd
 from trainingjob_operator.core.goodput import Bucket
 from trainingjob_operator.core.observe.heartbeats import HeartbeatState
 from trainingjob_operator.core.observe.pods import ObjectProblem, Pod
+from trainingjob_operator.core.observe.replica_views import merge_worlds, rebuild_worlds
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.report import attempts
 from trainingjob_operator.core.report.conditions import ConditionUpdate, merge_conditions
 from trainingjob_operator.core.report.job_events import JobDirective
 from trainingjob_operator.core.report.situation import Stage
+from trainingjob_operator.core.times import format_time, seconds_between
 from trainingjob_operator.core.units import format_duration
 
 PHASES_AFTER_WORLD = frozenset({Phase.IDLE, Phase.LEFT, Phase.DONE, Phase.FAILED})
+
+
+def rebuild_directive(
+    status: TrainingJobStatus, job_uid: str, pods: Sequence[Pod], heartbeats: HeartbeatState
+) -> JobDirective:
+    """Return the directive with which the hosts of the stored worlds continue after a restart of the operator."""
+    worlds = rebuild_worlds(status, job_uid, pods, heartbeats.latest_reports)
+    if not worlds:
+        return JobDirective(Directive.WAIT)
+    directives = tuple(JobDirective(Directive.TRAIN, world) for world in worlds)
+    return JobDirective(Directive.TRAIN, merge_worlds(worlds), replicas=directives if status.replicas else ())
 
 
 def make_leave_directive(directive: JobDirective) -> JobDirective:
@@ -34,9 +47,13 @@ def make_leave_directive(directive: JobDirective) -> JobDirective:
 
 
 def find_suspension_end(
-    directive: JobDirective, heartbeats: HeartbeatState, pods: Sequence[Pod], leaving_seconds: float
+    status: TrainingJobStatus,
+    directive: JobDirective,
+    heartbeats: HeartbeatState,
+    pods: Sequence[Pod],
+    now: datetime,
 ) -> WorldEnd | None:  # None: hosts are still leaving
-    """Return how the worlds of a directive ended, once all their hosts have left or `leaving_seconds` are too many."""
+    """Return how the worlds of a directive ended, once all their hosts have left or had enough time."""
     present = {pod.uid for pod in pods}
     remaining = [
         uid
@@ -49,7 +66,7 @@ def find_suspension_end(
     ]
     message = "the hosts left their world and released all pods"
     if remaining:
-        if leaving_seconds < SUSPEND_SAVE_TIMEOUT_SECONDS:
+        if seconds_between(status.leaving_since, now) < SUSPEND_SAVE_TIMEOUT_SECONDS:
             return None
         message = (
             f"suspended without a save: hosts did not leave within {format_duration(SUSPEND_SAVE_TIMEOUT_SECONDS)}"
@@ -83,10 +100,21 @@ def suspended_status(
         update={
             "phase": stage.value,
             "conditions": merge_conditions(status.conditions, [suspended, *others], generation, now),
-            "attempts": attempts.end_attempt(ended, end, now, restarted=False) if end else ended,
+            "attempts": _end_all(ended, end, now) if end else ended,
+            "replicas": tuple(_end_replica(replica, now) if end else replica for replica in status.replicas),
+            "leaving_since": None if end else status.leaving_since or format_time(now),
             "goodput": counted.model_copy(update={"current": Bucket.RESIZING if end is None else Bucket.SUSPENDED}),
         }
     )
+
+
+def _end_all(ended: attempts.Attempts, end: WorldEnd, now: datetime) -> attempts.Attempts:
+    """Return the attempts after all worlds have ended. Replicas have several."""
+    return tuple(closed for item in ended for closed in attempts.end_attempt((item,), end, now, restarted=False))
+
+
+def _end_replica(replica: ReplicaStatus, now: datetime) -> ReplicaStatus:
+    return replica.model_copy(update={"ended": replica.ended or format_time(now), "reason": Reason.SUSPENDED})
 
 
 def resumed_status(status: TrainingJobStatus, generation: int, now: datetime) -> TrainingJobStatus:
@@ -95,4 +123,4 @@ def resumed_status(status: TrainingJobStatus, generation: int, now: datetime) ->
         return status
     resumed: ConditionUpdate = ("Suspended", "False", Reason.NOT_SUSPENDED, "")
     conditions = merge_conditions(status.conditions, [resumed], generation, now)
-    return status.model_copy(update={"phase": Stage.INVALID.value, "conditions": conditions})
+    return status.model_copy(update={"phase": Stage.INVALID.value, "conditions": conditions, "leaving_since": None})

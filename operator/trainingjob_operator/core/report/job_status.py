@@ -118,6 +118,7 @@ def next_status(
             "start_time": None if is_waiting_to_start else goodput.adjusted_start_time(previous, now),
             "goodput": goodput_now.model_copy(update={"current": situation.bucket}),
             "running_seconds": round(goodput.unsuspended_seconds(goodput_now), 3),
+            "leaving_since": None,
             "completion_time": None if situation.bucket else format_time(now),
         }
     )
