@@ -63,4 +63,11 @@ METRIC_MUTATIONS = (
         "trainingjob_checkpoint_failing == 1",
         ("tests/render/chart/test_alerts.py",),
     ),
+    Mutation(
+        "a program that never reports a step has no step in the metrics",
+        f"{CORE}/observe/progress.py",
+        "return ProgressStatus(**_step_fields(0, total)) if seen.world and _reports_steps(plan) else None",
+        "return None",
+        ("tests/core/observe/test_progress.py",),
+    ),
 )

@@ -160,8 +160,8 @@ OUTAGE_MUTATIONS = (
     Mutation(
         "replicas of an invalid job that left count as lost when the job resumes",
         f"{CORE}/report/invalid_suspension.py",
-        '            "replicas": tuple(_end_replica(replica, now) if end else replica for replica in status.replicas),\n',
-        "",
+        "tuple(_end_replica(replica, now) if end else replica for replica in status.replicas)",
+        "status.replicas",
         (INVALID,),
     ),
     Mutation(

@@ -139,3 +139,27 @@ def test_the_newest_measures_are_those_of_the_furthest_host() -> None:
     assert scene.status.progress.evaluations == {"held-out": 2.5}
     assert scene.status.progress.scores == scores
     assert scene.status.progress.eta_seconds is None
+
+
+PATTERN = {"pattern": r"step (?P<step>\d+)"}
+
+
+@pytest.mark.parametrize(
+    ("program", "step"),
+    [({"steps": 50}, 0), ({"progress": PATTERN}, 0), ({}, None)],
+    ids=["a number of steps", "steps in the log", "no step is announced"],
+)
+def test_a_program_that_announces_steps_has_made_none_before_its_first_report(
+    program: dict[str, Any], step: int | None
+) -> None:
+    scene = Scene(plan=make_plan(program={"command": ["train"], **program}))
+    scene.place(0, 1).hear_slice(0, 1, phase=Phase.IDLE, still=1000.0)
+    scene.step()
+    scene.hear_slice(0, 1, phase=Phase.TRAINING, generation=1)
+    scene.step(1.0)
+    assert (scene.status.progress and scene.status.progress.step) == step
+
+    scene.hear_slice(0, 1, phase=Phase.TRAINING, generation=1, restored=0, progress=Progress(step=4))
+    scene.step(1.0)
+    assert scene.status.progress
+    assert scene.status.progress.step == 4

@@ -15,7 +15,11 @@ from trainingjob_operator.core.times import format_time
 
 
 def find_progress(plan: Plan, seen: Observed) -> ProgressStatus | None:  # None: no world has restored yet
-    """Return the newest step with its metrics. Before the world's first step, return the step that it resumed from."""
+    """Return the newest step with its metrics. Before the world's first step, return the step that it resumed from.
+
+    A program that is to report its steps has made none before its first report. An alert can then see that it makes
+    none.
+    """
     reports = [
         member_view.report.progress
         for member_view in seen.member_views
@@ -29,7 +33,7 @@ def find_progress(plan: Plan, seen: Observed) -> ProgressStatus | None:  # None:
         if old is not None and restored in (None, old.step):
             return old.model_copy(update=_step_fields(old.step, total))
         if restored is None:
-            return None
+            return ProgressStatus(**_step_fields(0, total)) if seen.world and _reports_steps(plan) else None
         before = old.step_seconds if old else None  # the hang timeout uses it until this world has stepped
         return ProgressStatus(**_step_fields(restored, total), step_seconds=before)
     return ProgressStatus(
@@ -48,6 +52,12 @@ def find_progress(plan: Plan, seen: Observed) -> ProgressStatus | None:  # None:
         save_seconds=max((report.save_seconds for report in reports if report.save_seconds is not None), default=None),
         **_snapshot_fields(reports, len(seen.member_views)),
     )
+
+
+def _reports_steps(plan: Plan) -> bool:
+    """Return whether the job has a program whose spec announces steps."""
+    program = plan.spec.command_program
+    return program is not None and (program.progress is not None or program.steps is not None)
 
 
 def _measure_mfu(plan: Plan, seen: Observed, newest: Progress) -> float | None:  # None: not known
