@@ -28,7 +28,7 @@ from trainingjob_operator.shell.metrics import Metrics, WebhookMetrics
 from trainingjob_operator.shell.store import KindStore
 
 CHART = Path(__file__).parents[2] / "charts/trainingjob"
-VALUES = ("metrics.alerts.enabled=true", "metrics.dashboard.enabled=true")
+VALUES = ("metrics.alerts.enabled=true", "metrics.dashboard.enabled=true", "watch.namespaces={research,bio}")
 OPERATOR_POD, WEBHOOK_POD = "trainingjob-operator-0", "trainingjob-operator-webhook-0"
 TIMEOUT_SECONDS = 60.0
 WELL: dict[str, Any] = {
@@ -57,6 +57,8 @@ class Exporters:
         self.operator, self.webhook = Metrics("1"), WebhookMetrics("1")
         self.operator.register_jobs(self._jobs, lambda: datetime.now(UTC))
         self.operator.register_queue(lambda: 0.0)
+        self._num_unreadable = 0
+        self.operator.register_unreadable_namespaces(lambda: self._num_unreadable)
         self.operator.leader.set(1)
         self.ports = {pod: free_port() for pod in (OPERATOR_POD, WEBHOOK_POD)}
         self._servers = {
@@ -82,6 +84,7 @@ class Exporters:
         self._put("failed", {"seconds": {"training": 90.0}}, step=7, causes=0, **ended)
         self.operator.record_invalid_rows([InvalidRow("presets", "team-1b", "it is invalid")])
         self.operator.record_reconcile(0.01, has_failed=True)
+        self._num_unreadable = 1
         self.operator.leader.set(0)
         self._stop(WEBHOOK_POD)
 
@@ -102,7 +105,7 @@ class Exporters:
             "progress": {**WELL, "step": step, "of": 100_000},
             "goodput": goodput,
             "world": {"generation": 7, "slices": [0, 1]},
-            "preparation": {"doneBytes": 5, "totalBytes": 5},
+            "preparation": {"doneBytes": 5, "totalBytes": 5, "tokens": 5},
             "restarts": {"total": causes},
             "checkpoint": {"step": 1, "time": self._created},
             "straggler": {"ratio": 0.1},

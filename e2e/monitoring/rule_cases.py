@@ -90,8 +90,14 @@ CASES = (
     ),
     RuleCase(
         "TrainingJobWaits",
+        "a job tokenizes a large compressed file",
+        {**in_phase("Preparing"), of_job("prepared_bytes"): "5x200", of_job("prepared_tokens"): "0+900x200"},
+        {150: False},
+    ),
+    RuleCase(
+        "TrainingJobWaits",
         "the tokenization stands still",
-        {**in_phase("Preparing"), of_job("prepared_bytes"): "5x200"},
+        {**in_phase("Preparing"), of_job("prepared_bytes"): "5x200", of_job("prepared_tokens"): "9x200"},
         {65: True},
     ),
     RuleCase("TrainingJobMakesNoProgress", "no number of steps is known", STUCK, {25: False, 35: True}),
@@ -104,6 +110,12 @@ CASES = (
         "TrainingJobMakesNoProgress",
         "a world tokenizes its text",
         STUCK | {of_job("prepared_bytes"): "0+5x200"},
+        {60: False},
+    ),
+    RuleCase(
+        "TrainingJobMakesNoProgress",
+        "a world tokenizes a large compressed file",
+        STUCK | {of_job("prepared_bytes"): "5x200", of_job("prepared_tokens"): "0+900x200"},
         {60: False},
     ),
     *(
@@ -211,6 +223,13 @@ CASES = (
     ),
     RuleCase("TrainingJobReconcilesFail", "each fails", {of_pod("reconcile_errors_total"): "0+1x60"}, {50: True}),
     RuleCase("TrainingJobReconcilesFail", "one failed", {of_pod("reconcile_errors_total"): "0 1x60"}, {50: False}),
+    RuleCase(
+        "TrainingJobNamespaceUnreadable",
+        "one is",
+        {of_pod("unreadable_namespaces"): "0x5 1x60", of_pod("unreadable_namespaces", SECOND): "0x65"},
+        {15: False, 25: True},
+    ),
+    RuleCase("TrainingJobNamespaceUnreadable", "none is", {of_pod("unreadable_namespaces"): "0x60"}, {40: False}),
     RuleCase("TrainingJobWebhookDown", "no pod is scraped", {of_pod("build_info"): "1x60"}, {10: True}),
     RuleCase(
         "TrainingJobWebhookDown",

@@ -76,9 +76,10 @@ def test_the_end_of_a_job_has_a_time() -> None:
 
 def test_tokenized_text_is_a_metric() -> None:
     jobs = Jobs()
-    jobs.put(phase="Preparing", preparation={"doneBytes": 5, "totalBytes": 9})
+    jobs.put(phase="Preparing", preparation={"doneBytes": 5, "totalBytes": 9, "tokens": 7})
 
     assert jobs.read("trainingjob_prepared_bytes") == labelled(5, **J)
+    assert jobs.read("trainingjob_prepared_tokens") == labelled(7, **J)
 
 
 def observed(sim: Simulation) -> tuple[str, int, bool]:

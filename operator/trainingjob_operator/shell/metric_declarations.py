@@ -145,6 +145,11 @@ COMPLETION = _of_job(
 PREPARED_BYTES = _of_job(
     "trainingjob_prepared_bytes", "Bytes of text that the job has tokenized. Absent: it tokenizes no text now.", "bytes"
 )
+PREPARED_TOKENS = _of_job(
+    "trainingjob_prepared_tokens",
+    "Tokens of the text that the job has tokenized, also of an incomplete file. Absent: it tokenizes no text now.",
+    "tokens",
+)
 CHECKPOINT_FAILING = _of_job("trainingjob_checkpoint_failing", "1 while a job has a world whose saves fail.")
 BACKUP_FAILING = _of_job("trainingjob_backup_failing", "1 while a job has a world whose backups fail.")
 EXPORT_FAILING = _of_job("trainingjob_export_failing", "1 while a job has a world whose exports fail.")
@@ -178,6 +183,7 @@ METRICS = (
         JOBS,
         PHASE,
         PREPARED_BYTES,
+        PREPARED_TOKENS,
         STEP,
         STEPS,
         STEP_SECONDS,

@@ -36,6 +36,7 @@ GAUGES = (
     (declarations.SKIPPED_STEPS, ("progress", "skipped")),
     (declarations.SAVE_SECONDS, ("progress", "saveSeconds")),
     (declarations.PREPARED_BYTES, ("preparation", "doneBytes")),
+    (declarations.PREPARED_TOKENS, ("preparation", "tokens")),
 )
 """Metrics whose value is a number of the job's status, with its path there."""
 SPEED_GAUGES = (
