@@ -59,4 +59,11 @@ AGENT_MUTATIONS = (
         "",
         ("tests/core/report/test_inspections.py",),
     ),
+    Mutation(
+        "two requests for the stacks of a child read the same dump",
+        f"{AGENT}/trainer_process.py",
+        "        async with self._diagnosing:\n",
+        "        if True:\n",
+        ("tests/trainer/agent/test_trainer_process.py",),
+    ),
 )

@@ -74,6 +74,7 @@ class Child:
         self._tail = LogTail()
         self._failure: Failure | None = None
         self._stack_log: bytearray | None = None  # None: no thread stacks are awaited
+        self._diagnosing = asyncio.Lock()
         self._oom_kills = count_oom_kills()
         self._stdin: asyncio.WriteTransport | None = None
         events, events_for_child = os.pipe()
@@ -165,12 +166,22 @@ class Child:
         self._write(Command(live_slices=slices))
 
     async def collect_diagnostics(self) -> ChildDiagnosed | None:  # None: it has exited
-        """Collect diagnostics: measure its CPU use and make it dump its thread stacks. The child continues."""
+        """Collect diagnostics: measure its CPU use and make it dump its thread stacks. The child continues.
+
+        Requests of the operator and of a user run one after the other: each has a complete dump.
+        """
+        async with self._diagnosing:
+            try:
+                return await self._diagnose()
+            finally:
+                self._stack_log = None
+
+    async def _diagnose(self) -> ChildDiagnosed | None:  # None: it has exited
         loop = asyncio.get_running_loop()
         start, before = loop.time(), sample_process(self.pid)
         if self._process.returncode is not None or before is None:
             return None
-        self._stack_log = bytearray()
+        self._stack_log = stack_log = bytearray()
         if before.state not in STOPPED:  # a stopped process does not handle signals
             self._request_stacks()
         await asyncio.sleep(CPU_SAMPLE_SECONDS)
@@ -178,8 +189,7 @@ class Child:
         if self._process.returncode is not None or after is None:
             return None
         state, cores = compare_samples(before, after, seconds)
-        stacks = "" if state is ProcessState.STOPPED else await self._wait_for_stacks(start + MAX_STACKS_SECONDS)
-        self._stack_log = None
+        stacks = "" if state is ProcessState.STOPPED else await _wait_for_stacks(stack_log, start + MAX_STACKS_SECONDS)
         return ChildDiagnosed(self._number, state, cores, stacks)
 
     def pause(self) -> None:
@@ -221,15 +231,6 @@ class Child:
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
-
-    async def _wait_for_stacks(self, until: float) -> str:
-        """Return the stacks in its log: once the dump has begun and no longer grows, or at the deadline."""
-        stack_log = self._stack_log or bytearray()
-        size = -1
-        while asyncio.get_running_loop().time() < until and (not stack_log or len(stack_log) > size):
-            size = len(stack_log)
-            await asyncio.sleep(STACKS_POLL_SECONDS)
-        return find_stacks(stack_log.decode(errors="replace"))
 
     def _write(self, message: StartWorld | Command) -> None:
         if self._stdin is not None:  # None: it exited before its pipe was connected
@@ -299,6 +300,15 @@ class Child:
             log=self._tail.text(),
             failure=self._failure,
         )
+
+
+async def _wait_for_stacks(stack_log: bytearray, until: float) -> str:
+    """Return the stacks in a log that grows: once the dump has begun and no longer grows, or at the deadline."""
+    size = -1
+    while asyncio.get_running_loop().time() < until and (not stack_log or len(stack_log) > size):
+        size = len(stack_log)
+        await asyncio.sleep(STACKS_POLL_SECONDS)
+    return find_stacks(stack_log.decode(errors="replace"))
 
 
 async def _open_reader(pipe: IO[bytes]) -> tuple[asyncio.StreamReader, asyncio.ReadTransport]:

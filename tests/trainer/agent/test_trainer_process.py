@@ -167,6 +167,35 @@ async def test_child_dumps_its_stacks_and_continues(fake_trainer, run_config, pa
     assert end.code == 0
 
 
+DUMP = 'Current thread 0x1 (most recent call first):\n  File "a.py", line 1 in run'
+SLOW_DUMP = f"""
+import signal, time
+def dump(*_):
+    time.sleep({child_module.CPU_SAMPLE_SECONDS + 0.2})
+    print({DUMP!r}, flush=True)
+signal.signal(signal.SIGUSR1, dump)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+async def test_stacks_of_a_child_on_a_busy_host_are_awaited_also_by_two_requests(run_config, patient) -> None:
+    followed = Followed([sys.executable, "-c", SLOW_DUMP], run_config)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while b"ready" not in followed.output.getvalue():  # noqa: ASYNC110  # the log has no event
+            await asyncio.sleep(0.01)
+
+    first = asyncio.create_task(examine(followed))
+    await asyncio.sleep(child_module.CPU_SAMPLE_SECONDS / 2)
+    second = asyncio.create_task(examine(followed))
+    found = [(await request).stacks for request in (first, second)]
+    followed.child.kill()
+    await followed.until_end()
+
+    assert found == [DUMP, DUMP]
+
+
 async def test_stacks_of_an_inspection_are_lines_of_the_log(fake_trainer, run_config, patient, caplog) -> None:
     caplog.set_level("INFO")
     followed = Followed(fake_trainer(g1="train"), run_config)
