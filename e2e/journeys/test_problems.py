@@ -155,6 +155,20 @@ def test_immutable_fields_advise_what_to_do(
     assert "checkpoint.takeover: true" in answer or "a separate `checkpoint.uri`" in answer
 
 
+def test_number_of_replicas_cannot_change(product: Product, namespace: str, submit: Submit) -> None:
+    manifest = load_example("demo", suspend=True)
+    manifest["spec"]["parallelism"]["replicas"] = {"syncEvery": 10}
+    manifest["spec"]["checkpoint"] = {"uri": "/shared/parts", "save": {"everySteps": 20}}
+    job = submit(manifest)
+
+    with pytest.raises(ClusterError) as refusal:
+        product.submit(namespace, change(manifest, {"slices__max": 1}), name=job.name)
+
+    answer = str(refusal.value)
+    assert "spec.slices: Invalid value" in answer, answer
+    assert "each slice trains one of `max` parts of the batch" in answer, answer
+
+
 FAILED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "an unreadable data path": (
         {"data": {"train": [{"name": "gone", "path": "/shared/no-such-folder"}]}},

@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.schema_edits import refuse
 from trainingjob_api.cel import MAX_NAME, ROOT_RULES, SPEC_RULES
 from trainingjob_api.fields import find_model, format_path, list_patterns
 from trainingjob_api.schema import make_crd, spec_schema, status_schema
+from trainingjob_api.spec.job import KEEP_REPLICAS
+from trainingjob_api.spec.replaced_sections import REPLACED_SECTIONS
 from trainingjob_operator.core.names import MAX_LABEL_LENGTH, longest_pod_name
 
 ROOT = Path(__file__).parent.parent.parent
@@ -259,6 +262,26 @@ def test_immutable_fields_advise_what_to_do() -> None:
         for message in fixed
         if "checkpoint.takeover: true" not in message and "separate `checkpoint.uri`" not in message
     ] == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_allowed"),
+    [
+        ({"min": 1, "max": 4}, {"min": 2, "max": 4}, True),
+        ({"count": 4}, {"min": 1, "max": 4}, True),
+        ({"min": 1, "max": 4}, {"min": 1, "max": 3}, False),
+        ({"min": 1, "max": 4}, {"count": 3}, False),
+        ({"count": 4}, {"min": 1, "max": 5}, False),
+    ],
+)
+def test_the_parts_of_a_batch_stay_while_slices_train_as_replicas(
+    before: dict[str, int], after: dict[str, int], is_allowed: bool
+) -> None:
+    replicas, sections = {"parallelism": {"replicas": {}}}, dict.fromkeys(REPLACED_SECTIONS, "")
+    message = refuse({"slices": before, **replicas, **sections}, {"slices": after, **replicas, **sections})
+
+    assert message == ("" if is_allowed else KEEP_REPLICAS["message"])
+    assert refuse({"slices": before, **sections}, {"slices": after, **sections}) == "", "worlds can change their size"
 
 
 LONGEST_LIST = 64

@@ -13,6 +13,7 @@ from typing import Any
 from trainingjob_api.base import seconds
 from trainingjob_api.cel import SPEC_RULES
 from trainingjob_api.schema import spec_schema
+from trainingjob_api.spec.job import KEEP_REPLICAS
 
 type Names = tuple[str, ...]
 type Node = dict[str, Any]
@@ -125,6 +126,9 @@ def _holds(rule: str, before: Any, after: Any) -> bool:
         return [one.get("name") for one in before] == [one.get("name") for one in after]
     if match := _HAS.fullmatch(rule):
         return (match[1] in before) == (match[1] in after)
+    if rule == KEEP_REPLICAS["rule"]:
+        sizes = [spec["slices"].get("count") or spec["slices"].get("max") or 0 for spec in (before, after)]
+        return "replicas" not in before.get("parallelism", {}) or sizes[0] == sizes[1]
     if match := _UNLESS_COMMAND.fullmatch(rule):
         return ("program" in after and "entrypoint" not in after["program"]) or match[1] in after
     assert "oldSelf" not in rule, f"a rule about what was before, in a form that is not known here: {rule}"

@@ -16,6 +16,7 @@ from trainingjob_api.meta import (
     Live,
     NoStoredDefaults,
     Unit,
+    cel_rule,
 )
 from trainingjob_api.spec.checkpoint import Checkpoint
 from trainingjob_api.spec.data import Data
@@ -52,6 +53,18 @@ VERSION = "v1alpha1"
 KIND = "TrainingJob"
 PLURAL = "trainingjobs"
 API_VERSION = f"{GROUP}/{VERSION}"
+
+
+_NUM_SLICES = "(has({spec}.slices.count) ? {spec}.slices.count : has({spec}.slices.max) ? {spec}.slices.max : 0)"
+
+KEEP_REPLICAS = cel_rule(
+    "!has(oldSelf.parallelism) || !has(oldSelf.parallelism.replicas) || "
+    f"{_NUM_SLICES.format(spec='self')} == {_NUM_SLICES.format(spec='oldSelf')}",
+    "cannot change: with `spec.parallelism.replicas`, each slice trains one of `max` parts of the batch. Create "
+    "another job with `checkpoint.takeover: true`.",
+    "slices",
+)
+"""The rule that keeps the parts of a batch: worlds of other slices keep training with the former number."""
 
 
 class TrainingJobSpec(Strict):
@@ -145,7 +158,7 @@ class TrainingJobSpec(Strict):
         description="Seconds of run time after which the job fails; suspended time does not count. Unset: no limit.",
     )
 
-    cel_rules = require_sections()
+    cel_rules = (*require_sections(), KEEP_REPLICAS)
 
     @property
     def command_program(self) -> Program | None:
