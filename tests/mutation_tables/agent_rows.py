@@ -66,4 +66,11 @@ AGENT_MUTATIONS = (
         "        if True:\n",
         ("tests/trainer/agent/test_trainer_process.py",),
     ),
+    Mutation(
+        "the agent of a container that was stopped enters its former world again",
+        f"{AGENT}/supervisor.py",
+        "        if code == FINISHED_EXIT_CODE:  # a stopped container may start again in the same pod\n",
+        "        if True:\n",
+        ("tests/trainer/agent/test_supervisor.py",),
+    ),
 )

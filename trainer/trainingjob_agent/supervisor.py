@@ -130,7 +130,8 @@ class Supervisor:
             self._hot_standby_port.release()
             for number in (signal.SIGCHLD, *END_SIGNALS):
                 self._loop.remove_signal_handler(number)
-        self._delete_generation_file()
+        if code == FINISHED_EXIT_CODE:  # a stopped container may start again in the same pod
+            self._delete_generation_file()
         return code
 
     async def _run_loop(self, reporter: Reporter) -> int:
@@ -185,7 +186,8 @@ class Supervisor:
                 )
             case KillChild(child):
                 LOG.info("ending a training process child=%d", child)
-                self._children[child].kill()
+                if child in self._children:  # no process exists if its start has just failed
+                    self._children[child].kill()
             case Finish(termination):
                 LOG.info("the job is over phase=%s outcome=%r", termination.phase, termination.outcome)
                 write_termination_message(self._environment.termination_log, termination.model_dump_json(by_alias=True))

@@ -2,6 +2,9 @@
 
 from tests.trainer.agent.test_supervisor import exit_code, has_standby, is_broken, world
 from trainingjob_agent import host as host_module
+from trainingjob_agent.host_environment import read_environment
+from trainingjob_agent.state import Terminated
+from trainingjob_agent.supervisor import Supervisor
 from trainingjob_api.protocol import Directive, Phase
 
 
@@ -20,6 +23,14 @@ async def test_a_trainer_that_is_not_in_the_image_is_reported(launch, operator, 
     report = await operator.hear(is_broken)
 
     assert "No such file or directory: '/no/such/python'" in report.broken.message
+
+
+async def test_agent_ends_well_if_the_pod_is_deleted_while_a_trainer_cannot_start(operator, variables) -> None:
+    supervisor = Supervisor(read_environment(variables), ["/no/such/python"])
+    supervisor._messages.put_nowait(Terminated())  # before the agent handles that its first trainer did not start
+
+    assert await supervisor.run() == 143
+    assert operator.reports[-1].phase is Phase.IDLE
 
 
 async def test_folders_that_cannot_be_written_stop_nothing(launch, operator, variables, monkeypatch, caplog) -> None:
