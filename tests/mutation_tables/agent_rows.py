@@ -71,6 +71,13 @@ AGENT_MUTATIONS = (
         f"{AGENT}/supervisor.py",
         "        if code == FINISHED_EXIT_CODE:  # a stopped container may start again in the same pod\n",
         "        if True:\n",
-        ("tests/trainer/agent/test_supervisor.py",),
+        ("tests/trainer/agent/test_supervisor_stops.py",),
+    ),
+    Mutation(
+        "an agent stays with an operator that has lost the API server",
+        f"{AGENT}/rendezvous.py",
+        "            await self._reconnect_if_due()\n",
+        "",
+        ("tests/trainer/agent/test_rendezvous.py",),
     ),
 )

@@ -175,8 +175,8 @@ class Simulation:
             if status.lineage:
                 told = [(span.generation, span.first, span.last) for span in status.lineage]
                 assert told == self.storage.list_spans(status.lineage[-1].generation), "the lineage is what happened"
-            if status.world:
-                self.written[status.world.generation] = status.world.members
+            worlds = (status.world, *(replica.world for replica in status.replicas))
+            self.written |= {world.generation: world.members for world in worlds if world}
             self.checked = status
         self.num_checked = len(self.cluster.statuses)
         assert self.announced.items() <= self.written.items(), "what is announced is written, with the same members"

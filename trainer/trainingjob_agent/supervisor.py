@@ -185,9 +185,7 @@ class Supervisor:
                     inject_fault(drill, self._children[child], reporter, self._checkpoints, self._messages.put_nowait)
                 )
             case KillChild(child):
-                LOG.info("ending a training process child=%d", child)
-                if child in self._children:  # no process exists if its start has just failed
-                    self._children[child].kill()
+                self._kill(child)
             case Finish(termination):
                 LOG.info("the job is over phase=%s outcome=%r", termination.phase, termination.outcome)
                 write_termination_message(self._environment.termination_log, termination.model_dump_json(by_alias=True))
@@ -197,6 +195,11 @@ class Supervisor:
             case _:
                 assert_never(action)
         return None
+
+    def _kill(self, number: int) -> None:
+        LOG.info("ending a training process child=%d", number)
+        if child := self._children.get(number):  # none: its start has just failed
+            child.kill()
 
     def _send(self, action: RequestLeave | SendLiveSlices) -> None:
         child = self._children[action.child]

@@ -5,6 +5,7 @@ import datetime as dt
 import ipaddress
 import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,39 @@ async def test_a_report_arrives_and_its_answer_comes_back(token: Path) -> None:
 
     assert answer == Answer(directive=Directive.WAIT, report_again_seconds=2.5)
     assert received == [("Bearer first", REPORT), ("Bearer second", REPORT)]
+
+
+async def test_agent_leaves_an_operator_that_rejects_its_reports_for_long(
+    token: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Service routes only new connections to another operator."""
+    monkeypatch.setattr(rendezvous_module, "RECONNECT_SECONDS", 0.2)
+    status, peers = [503], []
+
+    async def handle(request: web.Request) -> web.Response:
+        peers.append(request.transport.get_extra_info("peername"))  # type: ignore[union-attr]
+        return web.Response(status=status[0], text='{"directive": "wait"}')
+
+    async def report(rendezvous: Rendezvous) -> None:
+        with suppress(RendezvousError):
+            await rendezvous.post(REPORT)
+
+    async with serve(handle) as server, Rendezvous(url(server), token, None) as rendezvous:
+        for _ in range(3):
+            await report(rendezvous)
+        assert len(set(peers)) == 1, "each connection costs the operator a handshake"
+        await asyncio.sleep(2 * rendezvous_module.RECONNECT_SECONDS)
+        await report(rendezvous)
+        await report(rendezvous)
+        assert len(set(peers)) == 2
+
+        status[0] = 200
+        await report(rendezvous)
+        await asyncio.sleep(2 * rendezvous_module.RECONNECT_SECONDS)
+        status[0] = 503
+        await report(rendezvous)
+        await report(rendezvous)
+    assert len(set(peers)) == 2, "the time counts from the first rejection after an answer"
 
 
 async def test_an_unchanged_answer_is_not_sent_again(token: Path) -> None:

@@ -336,23 +336,6 @@ async def test_deleted_pod_with_an_unresponsive_trainer_ends_in_time(launch, ope
     assert trainers() == []
 
 
-async def test_agent_of_a_container_that_was_stopped_does_not_enter_its_world_again(launch, operator) -> None:
-    """The kubelet stops the containers of a pod that it keeps, if the sandbox of the pod is gone."""
-    first = launch()
-    await operator.hear(has_standby)
-    await operator.say(Directive.TRAIN, world(1))
-    before = await operator.hear(is_training(1))
-    os.kill(os.getpid(), signal.SIGTERM)
-    assert await exit_code(first) == 143
-    operator.reports.clear()
-
-    launch()
-    after = await operator.hear(has_standby)
-
-    assert after.instance != before.instance
-    assert (after.generation, after.phase) == (1, Phase.FAILED)
-
-
 async def test_a_restarted_agent_does_not_enter_the_world_of_the_one_before(launch, operator) -> None:
     first = launch()
     await operator.hear(has_standby)

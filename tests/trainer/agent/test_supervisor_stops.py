@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from tests.trainer.agent.test_supervisor import has_standby, is_training, trainers, world
-from trainingjob_api.protocol import Directive
+from tests.trainer.agent.test_supervisor import exit_code, has_standby, is_training, trainers, world
+from trainingjob_api.protocol import Directive, Phase
 
 
 @pytest.mark.slow  # an agent looks for longer than a trainer may stand still for a moment
@@ -25,3 +25,20 @@ async def test_a_stopped_trainer_is_reported_and_so_is_the_standby_before_it(lau
 
     assert before.cpu_seconds is not None
     assert (waiting.generation, training.generation) == (0, 1)
+
+
+async def test_agent_of_a_container_that_was_stopped_does_not_enter_its_world_again(launch, operator) -> None:
+    """The kubelet stops the containers of a pod that it keeps, if the sandbox of the pod is gone."""
+    first = launch()
+    await operator.hear(has_standby)
+    await operator.say(Directive.TRAIN, world(1))
+    before = await operator.hear(is_training(1))
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await exit_code(first) == 143
+    operator.reports.clear()
+
+    launch()
+    after = await operator.hear(has_standby)
+
+    assert after.instance != before.instance
+    assert (after.generation, after.phase) == (1, Phase.FAILED)
