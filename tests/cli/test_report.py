@@ -147,6 +147,41 @@ HEADLINES = {
         "job  Failed: the data is empty",
     ),
     "succeeded": ({"phase": "Succeeded"}, "job  Succeeded"),
+    "invalid by now, with a world": (
+        {"phase": "Running", "conditions": [condition("Valid", "1 problem:\nspec.model: bad", "False")]},
+        (
+            "job  Running: the operator starts and recovers no world until the stored spec is valid: 1 problem:\n"
+            "spec.model: bad"
+        ),
+    ),
+    "invalid and degraded": (
+        {
+            "phase": "Degraded",
+            "conditions": [condition("Valid", "1 problem", "False"), condition("Degraded", "slice 1: no node")],
+        },
+        (
+            "job  Degraded: slice 1: no node; the operator starts and recovers no world until the stored spec is valid: "
+            "1 problem"
+        ),
+    ),
+    "over, and invalid by now": (
+        {"phase": "Succeeded", "completionTime": START, "conditions": [condition("Valid", "1 problem", "False")]},
+        "job  Succeeded",
+    ),
+    "a world without JobSet": (
+        {
+            "phase": "Running",
+            "conditions": [{**condition("Queued", "JobSet is not installed"), "reason": "JobSetMissing"}],
+        },
+        "job  Running: the operator starts and recovers no world: JobSet is not installed",
+    ),
+    "queued without JobSet": (
+        {
+            "phase": "Queued",
+            "conditions": [{**condition("Queued", "JobSet is not installed"), "reason": "JobSetMissing"}],
+        },
+        "job  Queued: JobSet is not installed",
+    ),
 }
 
 
@@ -164,3 +199,12 @@ def test_headline_of_a_world_contains_its_size_and_age() -> None:
 
     since = datetime(2026, 11, 21, 12, 0, tzinfo=UTC).astimezone()
     assert line == f"job  Running on 3/3 slices since {since:%H:%M:%S}"
+
+
+def test_start_of_a_world_of_an_earlier_day_has_its_date() -> None:
+    world = {"generation": 1, "slices": [0], "coordinator": "h:1", "members": "x", "since": "2026-11-19T12:00:00Z"}
+
+    (line,) = describe_job("job", make_status(phase="Running", world=world, display={"slices": "1/1"}), NOW)
+
+    since = datetime(2026, 11, 19, 12, 0, tzinfo=UTC).astimezone()
+    assert line == f"job  Running on 1/1 slices since {since:%Y-%m-%d %H:%M:%S}"

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 SHELL = "operator/trainingjob_operator/shell"
+CLI = "operator/trainingjob_operator/cli"
 CORE = "operator/trainingjob_operator/core"
 TRAINER = "trainer/trainingjob_trainer"
 AGENT = "trainer/trainingjob_agent"

@@ -6,6 +6,7 @@ Each part of the code has a table. `make mutations` runs them all.
 from tests.mutation_tables.agent_rows import AGENT_MUTATIONS
 from tests.mutation_tables.chart_rows import CHART_MUTATIONS
 from tests.mutation_tables.checkpoint_rows import CHECKPOINT_MUTATIONS
+from tests.mutation_tables.cli_rows import CLI_MUTATIONS
 from tests.mutation_tables.data_rows import DATA_MUTATIONS
 from tests.mutation_tables.decision_rows import DECISION_MUTATIONS
 from tests.mutation_tables.guarantee_rows import GUARANTEE_MUTATIONS
@@ -30,6 +31,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *TRAINER_MUTATIONS,
     *CHART_MUTATIONS,
     *CHECKPOINT_MUTATIONS,
+    *CLI_MUTATIONS,
     *START_MUTATIONS,
     *DECISION_MUTATIONS,
     *NETWORK_MUTATIONS,

@@ -35,7 +35,7 @@ _PHASE_CONDITION = {
 
 def describe_job(name: str, status: TrainingJobStatus, now: datetime) -> list[str]:
     """Return the lines of a job's status report."""
-    lines = [_headline(name, status)]
+    lines = [_headline(name, status, now)]
     if status.progress:
         lines.append(describe_progress(status.progress))
     if status.data:
@@ -90,8 +90,25 @@ def _describe_probations(status: TrainingJobStatus) -> list[str]:
 
 def explain_phase(status: TrainingJobStatus) -> str:
     """Return the operator's explanation of the job's phase; empty while the job trains."""
-    condition = find_condition(status, _PHASE_CONDITION.get(status.phase, "Running"))
-    return condition.message if condition and condition.reason != Reason.TRAINING else ""
+    kind = _PHASE_CONDITION.get(status.phase, "Running")
+    condition = find_condition(status, kind)
+    explanation = condition.message if condition and condition.reason != Reason.TRAINING else ""
+    return "; ".join(filter(None, (explanation, _explain_stale_phase(status, kind))))
+
+
+def _explain_stale_phase(status: TrainingJobStatus, kind: str) -> str:
+    """Return why the operator no longer updates the phase of a job that had a world; empty if it does.
+
+    It keeps the phase of the last world while the stored spec is invalid, or while JobSet is not installed.
+    """
+    valid, queued = find_condition(status, "Valid"), find_condition(status, "Queued")
+    if status.completion_time is not None:
+        return ""
+    if valid and valid.status == "False" and kind != "Valid":
+        return f"the operator starts and recovers no world until the stored spec is valid: {valid.message}"
+    if queued and queued.status == "True" and queued.reason == Reason.JOBSET_MISSING and kind != "Queued":
+        return f"the operator starts and recovers no world: {queued.message}"
+    return ""
 
 
 def find_condition(status: TrainingJobStatus, kind: str) -> Condition | None:  # None: not set yet
@@ -177,13 +194,19 @@ def describe_goodput(goodput: Goodput) -> list[str]:
     return [f"goodput {format_percent(goodput.ratio)}   {parts}"]
 
 
-def _headline(name: str, status: TrainingJobStatus) -> str:
+def _headline(name: str, status: TrainingJobStatus, now: datetime) -> str:
     reason = explain_phase(status)
     since = parse_time(status.world.since) if status.world and status.phase in ("Running", "Degraded") else None
-    since_text = f" since {since.astimezone():%H:%M:%S}" if since else ""
+    since_text = f" since {_format_start(since, now)}" if since else ""
     slices_text = f" on {status.display.slices} slices{since_text}" if status.display.slices and since else ""
     text = f"{name}  {status.phase or 'New: the operator has not reconciled the job yet'}{slices_text}"
     return f"{text}: {reason}" if reason else text
+
+
+def _format_start(start: datetime, now: datetime) -> str:
+    """Return a time of this machine's zone, with its date unless that is today's."""
+    start, now = start.astimezone(), now.astimezone()
+    return f"{start:%H:%M:%S}" if start.date() == now.date() else f"{start:%Y-%m-%d %H:%M:%S}"
 
 
 def _attempt_row(attempt: Attempt, next_attempt: Attempt | None) -> tuple[str, ...]:
