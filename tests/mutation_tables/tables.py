@@ -6,7 +6,6 @@ Each part of the code has a table. `make mutations` runs them all.
 from tests.mutation_tables.agent_rows import AGENT_MUTATIONS
 from tests.mutation_tables.chart_rows import CHART_MUTATIONS
 from tests.mutation_tables.checkpoint_rows import CHECKPOINT_MUTATIONS
-from tests.mutation_tables.cli_rows import CLI_MUTATIONS
 from tests.mutation_tables.data_rows import DATA_MUTATIONS
 from tests.mutation_tables.decision_rows import DECISION_MUTATIONS
 from tests.mutation_tables.guarantee_rows import GUARANTEE_MUTATIONS
@@ -19,6 +18,7 @@ from tests.mutation_tables.operator_rows import SERVICE_ACCOUNT_MUTATIONS, SHELL
 from tests.mutation_tables.outage_rows import OUTAGE_MUTATIONS
 from tests.mutation_tables.planner_rows import PLANNER_MUTATIONS
 from tests.mutation_tables.queue_rows import QUEUE_MUTATIONS
+from tests.mutation_tables.report_rows import REPORT_MUTATIONS
 from tests.mutation_tables.store_rows import STORE_MUTATIONS
 from tests.mutation_tables.trainer_rows import TRAINER_MUTATIONS
 from tests.mutation_tables.world_rows import NODE_MUTATIONS, START_MUTATIONS
@@ -31,7 +31,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *TRAINER_MUTATIONS,
     *CHART_MUTATIONS,
     *CHECKPOINT_MUTATIONS,
-    *CLI_MUTATIONS,
+    *REPORT_MUTATIONS,
     *START_MUTATIONS,
     *DECISION_MUTATIONS,
     *NETWORK_MUTATIONS,

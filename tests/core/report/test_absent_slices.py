@@ -348,3 +348,27 @@ def test_job_without_a_world_reports_present_and_missing_slices() -> None:
     assert scene.status.phase == "Recovering"
     assert find(scene, "Degraded").reason == Reason.WAITING_FOR_SLICES
     assert find(scene, "Running").message.startswith("1 of at least 2 slices ready; slice 1: host 0")
+
+
+def test_job_without_a_world_reports_what_each_slice_lacks() -> None:
+    scene = Scene(plan=make_plan(3, 3)).form(0, 1, 2).hear_slice(0, still=6.0)
+    for number in (1, 2):
+        lose_node(scene, number, 0).silence(number)
+    scene.step()
+
+    assert scene.status.phase == "Recovering"
+    assert find(scene, "Running").message == (
+        "1 of at least 3 slices ready; slice 1: node node-1-0 of host 0 is not ready; "
+        "slice 2: node node-2-0 of host 0 is not ready"
+    )
+
+
+def test_absent_slices_above_the_limit_are_counted() -> None:
+    scene = Scene(plan=make_plan(1, 7)).form(*range(7)).hear_slice(0, still=6.0)
+    for number in range(1, 7):
+        lose_node(scene, number, 0).silence(number)
+    scene.step()
+
+    message = find(scene, "Degraded").message
+    assert message.count("is not ready") == 4
+    assert message.endswith("slice 4: node node-4-0 of host 0 is not ready; and 2 more slices")

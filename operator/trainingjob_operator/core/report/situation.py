@@ -3,7 +3,7 @@
 Conditions, phase, columns and goodput are all derived from this one value, so they cannot contradict each other.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -240,9 +240,16 @@ def _describe_growth(plan: Plan, seen: Observed) -> str:
 
 
 def _list_absences(slices: Iterable[Slice], heartbeat_timeout: float) -> list[str]:
-    """Return why slices are in no world, limited to `MAX_ABSENCES` messages."""
+    """Return why slices are in no world."""
     problems = ((slice_, find_absence_reason(slice_, heartbeat_timeout)) for slice_ in slices)
-    return [describe_absence(slice_, problem) for slice_, problem in problems if problem][:MAX_ABSENCES]
+    return _describe_absences([(slice_, problem) for slice_, problem in problems if problem])
+
+
+def _describe_absences(absences: Sequence[tuple[Slice, ObjectProblem]]) -> list[str]:
+    """Return a message for each of the first `MAX_ABSENCES` slices, and the number of the others."""
+    messages = [describe_absence(slice_, problem) for slice_, problem in absences[:MAX_ABSENCES]]
+    num_others = len(absences) - len(messages)
+    return [*messages, f"and {pluralize(num_others, 'more slice')}"] if num_others else messages
 
 
 def _preparation_situation(seen: Observed, decision: Wait, refusal: ObjectProblem | None) -> Situation:
@@ -282,8 +289,7 @@ def _situation_without_world(
         text = _add_refusal(decision.message, refusal)
         return Situation(Stage.QUEUED, decision.reason, text, Bucket.QUEUED, None)
     if holds := [(slice_, slice_.hold) for slice_ in required if slice_.hold]:
-        text = "; ".join(describe_absence(slice_, hold) for slice_, hold in holds[:MAX_ABSENCES])
-        text = _add_refusal(text, refusal)
+        text = _add_refusal("; ".join(_describe_absences(holds)), refusal)
         return Situation(Stage.QUEUED, holds[0][1].reason, text, Bucket.QUEUED, None)
     is_placed = seen.base is not None and all(slice_.is_placed for slice_ in required)
     reason, message = (decision.reason, decision.message) if isinstance(decision, (Wait, EndWorld)) else ("", "")
@@ -325,6 +331,8 @@ def _find_base_problem(plan: Plan, seen: Observed) -> ObjectProblem | None:  # N
     heartbeat_timeout = plan.heartbeat_timeout_seconds
     for slice_ in seen.list_required_slices(plan):
         if problem := find_slice_problem(slice_, heartbeat_timeout):
-            messages = filter(None, (describe_absence(slice_, problem), describe_ignored_gang(seen)))
-            return ObjectProblem(problem.reason, "; ".join(messages))
+            messages = [describe_absence(slice_, problem), describe_ignored_gang(seen)]
+            if seen.status.world is not None:  # each slice was lost for a reason; before, all wait for the same one
+                messages = _list_absences(seen.slices, heartbeat_timeout)
+            return ObjectProblem(problem.reason, "; ".join(filter(None, messages)))
     return None

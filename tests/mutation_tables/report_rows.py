@@ -1,0 +1,23 @@
+"""Mutations of what conditions and the command line report about jobs of a cluster."""
+
+from tests.mutation_tables.mutation import CLI, CORE, Mutation
+
+ABSENT = "tests/core/report/test_absent_slices.py"
+REPORT = "tests/cli/test_report.py"
+
+REPORT_MUTATIONS = (
+    Mutation(
+        "show the last phase of a job whose stored spec is invalid as if it were observed",
+        f"{CLI}/report.py",
+        'if valid and valid.status == "False" and kind != "Valid":',
+        'if valid and valid.status == "Unknown" and kind != "Valid":',
+        (REPORT,),
+    ),
+    Mutation(
+        "report only the first of several lost slices",
+        f"{CORE}/report/situation.py",
+        "                messages = _list_absences(seen.slices, heartbeat_timeout)\n",
+        "                messages = _list_absences((slice_,), heartbeat_timeout)\n",
+        (ABSENT,),
+    ),
+)
