@@ -142,10 +142,6 @@ HEADLINES = {
         {"phase": "Starting", "conditions": [condition("Running", "hosts are joining the world", "False")]},
         "job  Starting: hosts are joining the world",
     ),
-    "failed": (
-        {"phase": "Failed", "conditions": [condition("Failed", "the data is empty")]},
-        "job  Failed: the data is empty",
-    ),
     "succeeded": ({"phase": "Succeeded"}, "job  Succeeded"),
     "invalid by now, with a world": (
         {"phase": "Running", "conditions": [condition("Valid", "1 problem:\nspec.model: bad", "False")]},
@@ -160,8 +156,8 @@ HEADLINES = {
             "conditions": [condition("Valid", "1 problem", "False"), condition("Degraded", "slice 1: no node")],
         },
         (
-            "job  Degraded: slice 1: no node; the operator starts and recovers no world until the stored spec is valid: "
-            "1 problem"
+            "job  Degraded: slice 1: no node; the operator starts and recovers no world until the stored spec is "
+            "valid: 1 problem"
         ),
     ),
     "over, and invalid by now": (
@@ -208,3 +204,22 @@ def test_start_of_a_world_of_an_earlier_day_has_its_date() -> None:
 
     since = datetime(2026, 11, 19, 12, 0, tzinfo=UTC).astimezone()
     assert line == f"job  Running on 1/1 slices since {since:%Y-%m-%d %H:%M:%S}"
+
+
+OWNER = "If this job owns the folder of `checkpoint.uri`, set `checkpoint.takeover: true`, or use another folder"
+SAME_FOLDER = "with the same `checkpoint.uri` and `checkpoint.takeover: true`"
+AGAIN = "correct the cause, delete this job, and create it again"
+NEXT_STEPS = {
+    "without a saved step": ({}, [f"to train again: {AGAIN}. {OWNER}"]),
+    "after a save": (
+        {"checkpoint": {"step": 1200, "time": START}},
+        [f"to resume from step 1,200: {AGAIN} {SAME_FOLDER}", "checkpoint 1,200 durable, 10 m 0 s ago"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("fields", "lines"), NEXT_STEPS.values(), ids=NEXT_STEPS.keys())
+def test_failed_job_has_a_next_step(fields: dict[str, Any], lines: list[str]) -> None:
+    status = make_status(phase="Failed", conditions=[condition("Failed", "the data is empty")], **fields)
+
+    assert describe_job("job", status, NOW) == ["job  Failed: the data is empty", *lines]

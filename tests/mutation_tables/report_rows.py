@@ -14,6 +14,13 @@ REPORT_MUTATIONS = (
         (REPORT,),
     ),
     Mutation(
+        "advise to create a failed job again without a takeover of its folder",
+        f"{CLI}/report.py",
+        'same_folder = "the same `checkpoint.uri` and `checkpoint.takeover: true`"',
+        'same_folder = "the same `checkpoint.uri`"',
+        (REPORT,),
+    ),
+    Mutation(
         "report only the first of several lost slices",
         f"{CORE}/report/situation.py",
         "                messages = _list_absences(seen.slices, heartbeat_timeout)\n",
