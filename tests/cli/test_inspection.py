@@ -92,3 +92,14 @@ async def test_a_job_without_a_world_has_no_trace(state: TrainingJobStatus, api:
 
     assert (result.code, api.patches) == (1, [])
     assert result.err.startswith(f"Error: {NAME} is {state.phase}: no process of it trains.")
+
+
+@pytest.mark.parametrize("phase", ["Queued", "Suspended"])
+async def test_a_job_that_released_its_pods_has_no_stacks(phase: str, inspected: FakeApi) -> None:
+    """Its status keeps the last world, whose hosts would never answer."""
+    inspected.states = [inspected.states[0].model_copy(update={"phase": phase})]
+
+    result = await call("stacks", NAME, "--timeout", "1")
+
+    assert (result.code, inspected.patches) == (1, [])
+    assert result.err.startswith(f"Error: {NAME} is {phase}: no process of it trains.")

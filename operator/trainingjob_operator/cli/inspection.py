@@ -32,6 +32,9 @@ POLL_SECONDS = 1.0
 CLOCK_SKEW_SECONDS = 60
 """Seconds by which the clock of a node may be behind that of the API server, whose time selects the lines of a log."""
 
+PHASES_WITHOUT_PROCESSES = ("Queued", "Suspended")
+"""Phases of a job whose status still has its last world, but which has no process that could answer."""
+
 
 @dataclass(frozen=True)
 class InspectionOptions:
@@ -67,7 +70,7 @@ def make_request(job: Manifest, options: InspectionOptions, inspection_id: str, 
         CommandError: the job is not training.
     """
     status = read_status(job)
-    if status.world is None or status.completion_time is not None:
+    if status.world is None or status.completion_time is not None or status.phase in PHASES_WITHOUT_PROCESSES:
         name, phase = get_text(job, "metadata", "name"), status.phase or "new"
         raise CommandError(f"{name} is {phase}: no process of it trains. `trainingjob status {name}` shows why.")
     return InspectionRequest(
