@@ -10,6 +10,7 @@ import yaml
 from tests.cli.test_weights import answer_with, call, trainingjob, write_job
 from trainingjob_api.weights_exchange import EvaluateReport, ExchangeAnswer, ExchangeProgress, TextReport
 from trainingjob_operator.cli import evaluate_folder
+from trainingjob_operator.core.catalog import BUILTIN
 
 PAGE = Path(__file__).parents[2] / "docs/evaluation.md"
 NEWS = TextReport(
@@ -143,7 +144,7 @@ def test_paths_of_a_job_are_read_on_this_machine(
     job.write_text(yaml.safe_dump(written))
     options = evaluate_folder.EvaluateOptions(str(checkpoint), (), str(job), volumes, None, None, None)
 
-    spec = evaluate_folder._read_job(str(job), options)
+    spec = evaluate_folder._read_job(str(job), options, BUILTIN)
 
     assert [one.path for one in spec.evaluation] == [path.replace("HERE", str(tmp_path)) for path in (text, more)]
 

@@ -168,6 +168,18 @@ def test_accelerators_are_not_here(tmp_path: Path) -> None:
     assert "spec.slices.accelerator: tpu-v5e must be `cpu` for a run without a cluster" in result.stderr
 
 
+def test_accelerators_are_rejected_before_folders_for_volumes_are_requested(tmp_path: Path) -> None:
+    corpus = {"name": "corpus", "claimName": "corpus", "mountPath": "/corpus", "readOnly": True}
+    shared = {"name": "shared", "claimName": "shared", "mountPath": "/shared"}
+    slices = {"accelerator": "tpu-v5e", "topology": "2x2", "count": 1}
+    path = write_job(tmp_path, slices=slices, runtime={"volumes": [corpus, shared]})
+
+    result = CliRunner().invoke(app, ["run", str(path), "--dir", str(tmp_path / "run")])
+
+    assert "must be `cpu` for a run without a cluster" in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_number_of_slices_that_cannot_be_planned(tmp_path: Path) -> None:
     path = write_job(tmp_path, parallelism={"dcn": {"data": 2}}, slices={**TINY["slices"], "min": 2})
 
@@ -192,3 +204,35 @@ def test_a_fault_needs_both_its_options(tmp_path: Path) -> None:
 
     assert result.exit_code == 2
     assert "--kill-slice and --at-step must be given equally often" in result.stderr
+
+
+FAULTS = {
+    "a slice that the run does not have": (("2", "5"), "--kill-slice: 2 must be less than 2, the number of slices"),
+    "a step after the end": (("1", str(STEPS)), f"--at-step: {STEPS} must be less than {STEPS}, the number of steps"),
+}
+
+
+@pytest.mark.parametrize(("fault", "want"), FAULTS.values(), ids=FAULTS.keys())
+def test_a_fault_that_would_never_happen_is_rejected(fault: tuple[str, str], want: str, tmp_path: Path) -> None:
+    args = ["run", str(write_job(tmp_path)), "--dir", str(tmp_path / "run")]
+
+    result = CliRunner().invoke(app, [*args, "--kill-slice", fault[0], "--at-step", fault[1]])
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"Error: {want}")
+
+
+@pytest.mark.slow
+def test_a_run_knows_the_presets_and_pod_profiles_of_a_cluster(tmp_path: Path) -> None:
+    model = {"vocabSize": 257, "embedDim": 16, "mlpDim": 32, "numLayers": 1, "numHeads": 2, "numKvHeads": 2}
+    (tmp_path / "presets.yaml").write_text(yaml.safe_dump({"team-tiny": {"model": model, "context": 64}}))
+    (tmp_path / "profiles.yaml").write_text("team: {source: https://wiki.example}\n")
+    job = yaml.safe_load(write_job(tmp_path, scheduling={"podProfile": "team"}).read_text())
+    job["spec"] |= {"model": {"preset": "team-tiny"}, "training": {**TINY["training"], "steps": 2}}
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(job))
+    tables = ("--presets", str(tmp_path / "presets.yaml"), "--pod-profiles", str(tmp_path / "profiles.yaml"))
+
+    code, out = end(start(tmp_path, "--slices", "1", *tables))
+
+    assert code == 0, out
+    assert "step 2 of 2 (100 %)" in out

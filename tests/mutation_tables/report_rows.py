@@ -21,6 +21,13 @@ REPORT_MUTATIONS = (
         (REPORT,),
     ),
     Mutation(
+        "accept a fault of a slice that a local run does not have",
+        f"{CLI}/local/run.py",
+        "        if fault.slice >= num_slices:\n",
+        "        if fault.slice > num_slices:\n",
+        ("tests/cli/test_run.py::test_a_fault_that_would_never_happen_is_rejected",),
+    ),
+    Mutation(
         "report only the first of several lost slices",
         f"{CORE}/report/situation.py",
         "                messages = _list_absences(seen.slices, heartbeat_timeout)\n",

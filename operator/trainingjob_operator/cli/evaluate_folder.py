@@ -18,6 +18,7 @@ from trainingjob_operator.cli.printing import align, echo
 from trainingjob_operator.cli.trainer_child import absolute_location, require_trainer
 from trainingjob_operator.cli.validate_command import require_trainer_job
 from trainingjob_operator.cli.weights import answer_with_progress, require_folder
+from trainingjob_operator.core.catalog import Catalog
 from trainingjob_operator.core.units import format_count, format_percent, pluralize
 
 HEADER = ("text", "predictions", "loss", "perplexity", "accuracy", "bits per byte")
@@ -39,7 +40,7 @@ class EvaluateOptions(NamedTuple):
     sequence_length: int | None
 
 
-def evaluate_folder(options: EvaluateOptions, *, as_json: bool) -> None:
+def evaluate_folder(options: EvaluateOptions, catalog: Catalog, *, as_json: bool) -> None:
     """Print the scores of a folder's weights on each text.
 
     Raises:
@@ -51,7 +52,7 @@ def evaluate_folder(options: EvaluateOptions, *, as_json: bool) -> None:
         step=options.step,
         tokenizer=str(options.tokenizer.absolute()) if options.tokenizer else None,
         texts=tuple(_describe_text(number, path) for number, path in enumerate(options.data, start=1)),
-        spec=_read_job(options.job, options) if options.job else None,
+        spec=_read_job(options.job, options, catalog) if options.job else None,
         sequence_length=options.sequence_length,
     )
     require_folder(request)
@@ -66,9 +67,9 @@ def evaluate_folder(options: EvaluateOptions, *, as_json: bool) -> None:
     echo(f"{pluralize(count, 'sequence')} of {report.sequence_length:,} tokens, {origin}", err=True)
 
 
-def _read_job(file: str, options: EvaluateOptions) -> TrainingJobSpec:
+def _read_job(file: str, options: EvaluateOptions, catalog: Catalog) -> TrainingJobSpec:
     """Return the spec of a file's job, which has evaluations, with the paths of this machine."""
-    plan, _ = require_trainer_job(read_single_job(file), "evaluate")
+    plan, _ = require_trainer_job(read_single_job(file), "evaluate", catalog)
     spec = plan.spec
     if not spec.evaluation:
         raise UsageError(f"--job: {file} has no `spec.evaluation`. Add one, or name the text with --data.")

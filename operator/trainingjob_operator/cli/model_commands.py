@@ -1,11 +1,11 @@
-"""Commands that run the model of a folder on this machine: their options and help texts."""
+"""Commands that run the trainer's parts on this machine, without a job: their options and help texts."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from trainingjob_operator.cli.app import app
+from trainingjob_operator.cli.app import Accelerators, File, PodProfiles, Presets, VolumeFolders, app
 from trainingjob_operator.cli.errors import UsageError
 
 Checkpoint = Annotated[
@@ -86,6 +86,9 @@ def evaluate(
         typer.Option(min=2, help="Tokens of a sequence. Default: that of the job, or of the training."),
     ] = None,
     output: Annotated[str, typer.Option("--output", "-o", help="Format of the output: table or json.")] = "table",
+    accelerators: Accelerators = None,
+    presets: Presets = None,
+    pod_profiles: PodProfiles = None,
 ) -> None:
     """Score the weights of a checkpoint, or of a folder in the format of Hugging Face, on text.
 
@@ -96,6 +99,7 @@ def evaluate(
     Exit codes: 0 all texts are scored, 1 the job has problems, 2 the folder, the step, the tokenizer or a text cannot
     be used.
     """
+    from trainingjob_operator.cli.documents import read_catalog
     from trainingjob_operator.cli.evaluate_folder import EvaluateOptions, evaluate_folder
 
     if output not in ("table", "json"):
@@ -105,4 +109,59 @@ def evaluate(
     if volume and not job:
         raise UsageError("--volume must be set with --job: it replaces a volume of the job.")
     options = EvaluateOptions(checkpoint, tuple(data or ()), job, tuple(volume or ()), step, tokenizer, sequence_length)
-    evaluate_folder(options, as_json=output == "json")
+    evaluate_folder(options, read_catalog(accelerators, presets, pod_profiles), as_json=output == "json")
+
+
+@app.command()
+def prepare(
+    file: File,
+    output: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER", help="Folder or URI for the tokens. Default: that of `checkpoint.uri`."),
+    ] = None,
+    volume: VolumeFolders = None,
+    accelerators: Accelerators = None,
+    presets: Presets = None,
+    pod_profiles: PodProfiles = None,
+) -> None:
+    """Tokenize the text of a job, so that a job whose `checkpoint.uri` is the folder starts at once.
+
+    The trainer reads the files on all CPUs, as in a pod, and needs no accelerator. The same command resumes after an
+    interruption. Tokens are found by the paths in the pods, sizes and modification times of the files, so a copy of the
+    files must keep their times.
+
+    Exit codes: 0 all text is tokenized, 1 the job has problems, 2 the text, the tokenizer or the folder cannot be used.
+    """
+    from trainingjob_operator.cli.documents import read_catalog
+    from trainingjob_operator.cli.prepare_folder import PrepareOptions, prepare_file
+
+    prepare_file(file, PrepareOptions(output, volume or ()), read_catalog(accelerators, presets, pod_profiles))
+
+
+@app.command()
+def teach(
+    file: File,
+    output: Annotated[str, typer.Option(metavar="FOLDER", help="Folder or URI for the probabilities and the tokens.")],
+    per_token: Annotated[
+        int | None, typer.Option(metavar="K", help="Probabilities of each token. Default: that of `perToken`.")
+    ] = None,
+    share: Annotated[str, typer.Option(metavar="N/COUNT", help="Which of several processes this is.")] = "1/1",
+    volume: VolumeFolders = None,
+    accelerators: Accelerators = None,
+    presets: Presets = None,
+    pod_profiles: PodProfiles = None,
+) -> None:
+    """Store the probabilities of a job's teacher, so that other jobs distill it without running it.
+
+    The trainer tokenizes the training text and runs the teacher on the devices of this machine. The same command
+    resumes after an interruption. With --share, several machines write parts of one folder.
+
+    Exit codes: 0 all probabilities of the share are stored, 1 the job has problems, 2 the text, the teacher or the
+    folder cannot be used.
+    """
+    from trainingjob_api.spec.distillation import DEFAULT_PER_TOKEN
+    from trainingjob_operator.cli.documents import read_catalog
+    from trainingjob_operator.cli.teach_folder import TeachOptions, teach_file
+
+    options = TeachOptions(output, DEFAULT_PER_TOKEN if per_token is None else per_token, share, volume or ())
+    teach_file(file, options, read_catalog(accelerators, presets, pod_profiles))

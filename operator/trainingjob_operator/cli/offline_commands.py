@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from trainingjob_operator.cli.app import Accelerators, File, Files, PodProfiles, Presets, VolumeFolders, app
+from trainingjob_operator.cli.app import Accelerators, File, Files, PodProfiles, Presets, app
 from trainingjob_operator.cli.errors import UsageError
 
 
@@ -205,6 +205,8 @@ def run(
         ),
     ] = None,
     at_step: Annotated[list[int] | None, typer.Option(min=0, help="Step at which to kill the slice.")] = None,
+    presets: Presets = None,
+    pod_profiles: PodProfiles = None,
 ) -> None:
     """Train on this machine, without a cluster.
 
@@ -213,6 +215,7 @@ def run(
     Other paths are not changed.
     """
     from trainingjob_operator.cli.console import SafeConsole
+    from trainingjob_operator.cli.documents import read_catalog
     from trainingjob_operator.cli.local.run import Options, run_file
     from trainingjob_operator.cli.local.runner import ScheduledKill
 
@@ -220,60 +223,7 @@ def run(
         raise UsageError("--kill-slice and --at-step must be given equally often.")
     faults = [ScheduledKill(number, step) for number, step in zip(kill_slice or (), at_step or (), strict=True)]
     options = Options(num_slices=slices, folder=folder, volumes=volume or (), fresh=fresh, faults=faults)
-    raise typer.Exit(run_file(file, options, SafeConsole()))
-
-
-@app.command()
-def prepare(
-    file: File,
-    output: Annotated[
-        str | None,
-        typer.Option(metavar="FOLDER", help="Folder or URI for the tokens. Default: that of `checkpoint.uri`."),
-    ] = None,
-    volume: VolumeFolders = None,
-    accelerators: Accelerators = None,
-    presets: Presets = None,
-) -> None:
-    """Tokenize the text of a job, so that a job whose `checkpoint.uri` is the folder starts at once.
-
-    The trainer reads the files on all CPUs, as in a pod, and needs no accelerator. The same command resumes after an
-    interruption. Tokens are found by the paths in the pods, sizes and modification times of the files, so a copy of the
-    files must keep their times.
-
-    Exit codes: 0 all text is tokenized, 1 the job has problems, 2 the text, the tokenizer or the folder cannot be used.
-    """
-    from trainingjob_operator.cli.documents import read_catalog
-    from trainingjob_operator.cli.prepare_folder import PrepareOptions, prepare_file
-
-    prepare_file(file, PrepareOptions(output, volume or ()), read_catalog(accelerators, presets))
-
-
-@app.command()
-def teach(
-    file: File,
-    output: Annotated[str, typer.Option(metavar="FOLDER", help="Folder or URI for the probabilities and the tokens.")],
-    per_token: Annotated[
-        int | None, typer.Option(metavar="K", help="Probabilities of each token. Default: that of `perToken`.")
-    ] = None,
-    share: Annotated[str, typer.Option(metavar="N/COUNT", help="Which of several processes this is.")] = "1/1",
-    volume: VolumeFolders = None,
-    accelerators: Accelerators = None,
-    presets: Presets = None,
-) -> None:
-    """Store the probabilities of a job's teacher, so that other jobs distill it without running it.
-
-    The trainer tokenizes the training text and runs the teacher on the devices of this machine. The same command
-    resumes after an interruption. With --share, several machines write parts of one folder.
-
-    Exit codes: 0 all probabilities of the share are stored, 1 the job has problems, 2 the text, the teacher or the
-    folder cannot be used.
-    """
-    from trainingjob_api.spec.distillation import DEFAULT_PER_TOKEN
-    from trainingjob_operator.cli.documents import read_catalog
-    from trainingjob_operator.cli.teach_folder import TeachOptions, teach_file
-
-    options = TeachOptions(output, DEFAULT_PER_TOKEN if per_token is None else per_token, share, volume or ())
-    teach_file(file, options, read_catalog(accelerators, presets))
+    raise typer.Exit(run_file(file, options, read_catalog(None, presets, pod_profiles), SafeConsole()))
 
 
 @app.command("import")

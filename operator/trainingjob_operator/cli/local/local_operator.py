@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from trainingjob_operator.core.catalog import BUILTIN, Catalog
 from trainingjob_operator.render.render_settings import RenderSettings
 from trainingjob_operator.shell.hub import Hub
 from trainingjob_operator.shell.interfaces import Authenticator, Cluster
@@ -29,6 +30,7 @@ class LocalOperator:
         now: Callable[[], datetime] = utc_now,
         clock_adjustment: Callable[[], float] = lambda: 0.0,
         secret: str = "",
+        catalog: Catalog = BUILTIN,
     ) -> None:
         """Set up for the job `key`, its namespace and name; nothing runs before `start`. Clocks: see `Reconciler`.
 
@@ -37,9 +39,7 @@ class LocalOperator:
         self._key = key
         self.hub = Hub(time.monotonic, lambda namespace, name: self.wake())
         self.rendezvous = Rendezvous(self.hub, authenticator, lambda: True, lambda: secret)
-        self._scheduler = Scheduler(
-            Reconciler(cluster, self.hub, settings, now, clock_adjustment=clock_adjustment).reconcile
-        )
+        self._scheduler = Scheduler(Reconciler(cluster, self.hub, settings, now, catalog, clock_adjustment).reconcile)
 
     def start(self) -> None:
         """Start reconciling."""

@@ -26,6 +26,7 @@ from trainingjob_operator.cli.local.view import choose_view
 from trainingjob_operator.cli.local.workspace import Workspace
 from trainingjob_operator.cli.report import describe_attempts, describe_goodput, describe_progress, find_condition
 from trainingjob_operator.cli.validate_command import require_valid, warning_lines
+from trainingjob_operator.core.catalog import Catalog
 from trainingjob_operator.core.manifests import Manifest, get_int
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.summary import describe_parameters
@@ -54,14 +55,15 @@ class Options:
     faults: Sequence[ScheduledKill] = ()
 
 
-def run_file(file: str, options: Options, console: SafeConsole) -> int:
+def run_file(file: str, options: Options, catalog: Catalog, console: SafeConsole) -> int:
     """Run a file's TrainingJob until it has ended; return the exit code.
 
     Raises:
         CommandError: the job cannot be started; the text gives the reason.
     """
     document = read_single_job(file)
-    plan, _ = require_valid(document)
+    plan, _ = require_valid(document, catalog)
+    _require_cpu(plan)
     missing = _missing_variables(plan.spec)
     _require_linux()
     _require_trainer()
@@ -69,8 +71,8 @@ def run_file(file: str, options: Options, console: SafeConsole) -> int:
     with workspace.locked():
         volumes = {CACHE_FOLDER: workspace.cache, **workspace.bind_volumes(plan.spec.runtime.volumes, options.volumes)}
         spec = localize_spec(plan.spec, options.num_slices)
-        plan, warnings = require_valid(Document(document.location, {**document.content, "spec": spec}))
-        _require_cpu(plan)
+        plan, warnings = require_valid(Document(document.location, {**document.content, "spec": spec}), catalog)
+        _require_slices(plan, options.faults)
         checkpoints = move_path(plan.spec.checkpoint.uri, volumes)
         for line in (headline(document.name, plan), *warning_lines(warnings), *missing):
             _print(console, line)
@@ -83,7 +85,7 @@ def run_file(file: str, options: Options, console: SafeConsole) -> int:
         else:
             if (checkpoint := read_status(job).checkpoint) is not None:
                 _print(console, f"resumes from step {checkpoint.step:,}, the newest checkpoint of an earlier run")
-            job = _run(job, volumes, workspace, options.faults, console)
+            job = _run(job, volumes, workspace, options.faults, catalog, console)
         return _print_result(job, checkpoints, workspace, console)
 
 
@@ -118,10 +120,15 @@ def _open_job(name: str, spec: dict[str, Any], workspace: Workspace, console: Sa
 
 
 def _run(
-    job: Manifest, volumes: Mounts, workspace: Workspace, faults: Sequence[ScheduledKill], console: SafeConsole
+    job: Manifest,
+    volumes: Mounts,
+    workspace: Workspace,
+    faults: Sequence[ScheduledKill],
+    catalog: Catalog,
+    console: SafeConsole,
 ) -> Manifest:
     with choose_view(console, _read_steps(job)) as view, capture_operator_log(workspace, view):
-        return asyncio.run(run_job(job, volumes, workspace, view, faults))
+        return asyncio.run(run_job(job, volumes, workspace, view, faults, catalog))
 
 
 def _read_steps(job: Manifest) -> int | None:  # None: unknown
@@ -168,6 +175,19 @@ def _require_cpu(plan: Plan) -> None:
             f"spec.slices.accelerator: {plan.shape.accelerator} must be `cpu` for a run without a cluster. "
             "To try the job, set accelerator: cpu, topology: 2x2, and a model that fits."
         )
+
+
+def _require_slices(plan: Plan, faults: Sequence[ScheduledKill]) -> None:
+    """Check the faults. One that never happens would look like a recovery without a cost."""
+    num_slices, steps = plan.allowed_sizes[-1], plan.spec.steps
+    for fault in faults:
+        if fault.slice >= num_slices:
+            raise UsageError(
+                f"--kill-slice: {fault.slice} must be less than {num_slices}, the number of slices of this run. Slices "
+                "are numbered from 0."
+            )
+        if steps and fault.step >= steps:
+            raise UsageError(f"--at-step: {fault.step} must be less than {steps}, the number of steps of the job.")
 
 
 def _missing_variables(spec: TrainingJobSpec) -> list[str]:

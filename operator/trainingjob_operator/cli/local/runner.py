@@ -20,6 +20,7 @@ from trainingjob_operator.cli.local.path_translation import Mounts
 from trainingjob_operator.cli.local.run_events import describe_event, describe_status_change, read_run_progress
 from trainingjob_operator.cli.local.view import View
 from trainingjob_operator.cli.local.workspace import Workspace
+from trainingjob_operator.core.catalog import BUILTIN, Catalog
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.report.job_events import JobEvent
 from trainingjob_operator.core.report.situation import Stage
@@ -45,20 +46,31 @@ class ScheduledKill:
 
 
 async def run_job(
-    job: Manifest, volumes: Mounts, workspace: Workspace, view: View, faults: Sequence[ScheduledKill] = ()
+    job: Manifest,
+    volumes: Mounts,
+    workspace: Workspace,
+    view: View,
+    faults: Sequence[ScheduledKill] = (),
+    catalog: Catalog = BUILTIN,
 ) -> Manifest:
     """Run a job until it has ended or the user stops it; return its final state.
 
     `volumes` maps mount paths to folders. The caller must hold the lock of `workspace`.
     """
-    return await Runner(job, volumes, workspace, view, faults).run()
+    return await Runner(job, volumes, workspace, view, faults, catalog).run()
 
 
 class Runner:
     """Runs one job until it has ended, has saved after an interrupt, or is interrupted again."""
 
     def __init__(
-        self, job: Manifest, volumes: Mounts, workspace: Workspace, view: View, faults: Sequence[ScheduledKill]
+        self,
+        job: Manifest,
+        volumes: Mounts,
+        workspace: Workspace,
+        view: View,
+        faults: Sequence[ScheduledKill],
+        catalog: Catalog = BUILTIN,
     ) -> None:
         """Prepare a job; nothing runs yet."""
         metadata = job["metadata"]
@@ -73,7 +85,12 @@ class Runner:
         )
         key = metadata["namespace"], metadata["name"]
         self._operator = LocalOperator(
-            key, self._backend.cluster, self._backend, self._render_settings, secret=workspace.read_secret()
+            key,
+            self._backend.cluster,
+            self._backend,
+            self._render_settings,
+            secret=workspace.read_secret(),
+            catalog=catalog,
         )
         self._url = ""
         self._stop = asyncio.Event()
