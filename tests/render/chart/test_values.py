@@ -80,6 +80,12 @@ REFUSED = {
         {"containerSecurityContext": {"readOnlyRootFilesystem": False}},
         "/containerSecurityContext/readOnlyRootFilesystem",
     ),
+    "a name that is too long for the webhook's Service": ({"fullnameOverride": "a" * 56}, "/fullnameOverride"),
+    "a name that no Service may have": ({"fullnameOverride": "1-operator"}, "/fullnameOverride"),
+    "an issuer without its name": (
+        {"certManager": {"enabled": True, "issuerRef": {"kind": "ClusterIssuer"}}},
+        "missing property 'name'",
+    ),
     "a registry with a scheme": ({"imageRegistry": "https://mirror.example/"}, "/imageRegistry"),
     "a peer that is none": ({"networkPolicy": {"metricsFrom": [{"ip": "10.0.0.1"}]}}, "'ip' not allowed"),
     "a rule of the other direction": ({"networkPolicy": {"jobs": {"ingress": [{"to": []}]}}}, "'to' not allowed"),
