@@ -189,6 +189,16 @@ def test_each_upgrade_by_helm_keeps_the_user_s_values() -> None:
     assert [command for command in commands if "--reset-then-reuse-values" not in command[1]] == []
 
 
+def test_no_page_changes_an_object_of_the_chart_with_kubectl() -> None:
+    """Helm 4 rejects the next upgrade if kubectl has changed one of its fields."""
+    pages = [*PAGES, *(ROOT / "charts").rglob("*.md"), *(ROOT / "charts").rglob("*.txt")]
+    pattern = (
+        r"kubectl (?:patch|edit|apply|scale|set|annotate|label|replace)\b[^`\n]*trainingjob-(?:system|operator)[^`\n]*"
+    )
+
+    assert [command for page in pages for command in re.findall(pattern, page.read_text())] == []
+
+
 def test_the_page_about_elasticity_lists_the_builtin_node_signals() -> None:
     rows = re.findall(r"^\| [\w ]+ \| ((?:taint|label|condition)s? .*) \|$", ELASTICITY.read_text(), re.MULTILINE)
     listed = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]

@@ -86,6 +86,26 @@ def test_each_alert_names_exported_metrics_and_has_a_row_in_the_runbook(chart) -
         assert rule["annotations"]["runbook_url"] == "docs/troubleshooting.md#alerts"
 
 
+def test_the_page_about_operations_lists_each_alert_with_its_severity(chart) -> None:
+    page = (RUNBOOK.parent / "operations.md").read_text()
+    rows = re.findall(r"^\| `(TrainingJob\w+)` \| (\w+) \|", page, re.MULTILINE)
+
+    alerts = rules(chart, ALERTS | {"watch": {"namespaces": ["research"]}})
+
+    assert sorted(rows) == sorted((rule["alert"], rule["labels"]["severity"]) for rule in alerts)
+
+
+def test_the_runbook_reads_the_logs_of_all_pods_of_a_deployment(chart) -> None:
+    """`kubectl logs deployment/NAME` reads one pod, which may be a standby without the error."""
+    commands = re.findall(r"`(kubectl logs [^`]*)`", RUNBOOK.read_text())
+    read = {text for command in commands for text in re.findall(r"--selector (\S+)", command)}
+    deployments = [each for each in chart.objects({}) if each["kind"] == "Deployment"]
+    pods = [each["spec"]["template"]["metadata"]["labels"] for each in deployments]
+
+    assert [command for command in commands if "--selector" not in command or "--tail=-1" not in command] == []
+    assert read == {f"app.kubernetes.io/name={labels['app.kubernetes.io/name']}" for labels in pods}
+
+
 def test_each_alert_has_a_situation_in_which_it_fires_and_one_in_which_it_does_not(chart) -> None:
     names = {rule["alert"] for rule in rules(chart, ALERTS)}
 
