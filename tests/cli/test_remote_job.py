@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import NAME, pod_manifest
+from tests.support.builders import NAME, NAMESPACE, UID, pod_manifest
 from tests.support.job_api import ENDED, PLAN, RUNNING, FakeApi, call
 from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.cli import drill
@@ -43,6 +43,16 @@ async def test_logs_of_one_host(api: FakeApi) -> None:
     result = await call("logs", NAME, "--slice", "0", "--host", "1")
 
     assert result.out == ["slice 0 host 1 | one", "slice 0 host 1 | two"]
+
+
+async def test_logs_of_a_job_that_tokenizes_name_the_command_for_its_pods(api: FakeApi) -> None:
+    api.states = [RUNNING.model_copy(update={"phase": "Preparing"})]
+    api.pods = []
+
+    result = await call("logs", NAME)
+
+    assert result.code == 2
+    assert f"--namespace {NAMESPACE} --selector trainingjob.dev/job-uid={UID}` prints the logs" in result.err
 
 
 async def test_host_without_log_is_reported(api: FakeApi) -> None:
@@ -206,6 +216,17 @@ async def test_unchanged_value_is_not_written(args: list[str], words: str, api: 
     result = await call(*args)
 
     assert (result.code, result.out, api.patches) == (0, [words], [])
+
+
+@pytest.mark.parametrize("args", [["suspend", NAME], ["resume", NAME], ["scale", NAME, "--max", "3"]])
+async def test_a_job_that_is_over_is_not_changed(args: list[str], api: FakeApi) -> None:
+    """Without a webhook, the API server would store a change that has no effect."""
+    api.states = [ENDED]
+
+    result = await call(*args)
+
+    assert (result.code, api.patches) == (1, [])
+    assert result.err.startswith(f"Error: {NAME} is Succeeded: a job that is over cannot be changed.")
 
 
 REFUSED = {

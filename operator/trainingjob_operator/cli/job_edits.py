@@ -1,10 +1,11 @@
 """`scale`, `suspend` and `resume`: edits of a running job, each a single patch that the webhook checks."""
 
-from trainingjob_operator.cli.errors import UsageError
+from trainingjob_operator.cli.errors import CommandError, UsageError
 from trainingjob_operator.cli.interrupts import run_interruptible
 from trainingjob_operator.cli.printing import echo
-from trainingjob_operator.cli.remote_job import Target, open_remote_job
-from trainingjob_operator.core.manifests import Manifest, get_int, get_value
+from trainingjob_operator.cli.remote_job import RemoteJob, Target, open_remote_job
+from trainingjob_operator.core.manifests import Manifest, get_int, get_text, get_value
+from trainingjob_operator.core.stored_status import read_status
 from trainingjob_operator.core.units import pluralize
 
 FIELDS = ("count", "min", "max")
@@ -36,7 +37,7 @@ def set_suspend(target: Target, *, suspend: bool) -> None:
 
 async def _scale(target: Target, changes: dict[str, int]) -> str:
     async with open_remote_job(target) as remote:
-        job = await remote.read_job()
+        job = await _read_unfinished_job(remote)
         before = {field: get_int(job, "spec", "slices", field) for field in FIELDS}
         after = _merge(before, changes)
         if after == before:
@@ -47,11 +48,24 @@ async def _scale(target: Target, changes: dict[str, int]) -> str:
 
 async def _set_suspend(target: Target, *, suspend: bool) -> str:
     async with open_remote_job(target) as remote:
-        job = await remote.read_job()
+        job = await _read_unfinished_job(remote)
         if (get_value(job, "spec", "suspend") is True) == suspend:
             return f"{target.name} is already suspended" if suspend else f"{target.name} is not suspended"
         await remote.edit([{"op": "add", "path": "/spec/suspend", "value": suspend}])
     return f"{target.name} saves and releases its pods" if suspend else f"{target.name} resumes"
+
+
+async def _read_unfinished_job(remote: RemoteJob) -> Manifest:
+    """Return the job. Raises `CommandError` if it is over: without a webhook, its edits are stored without effect."""
+    job = await remote.read_job()
+    status = read_status(job)
+    if status.completion_time is not None:
+        name = get_text(job, "metadata", "name")
+        raise CommandError(
+            f"{name} is {status.phase}: a job that is over cannot be changed. Create another job with the same "
+            "`spec.checkpoint.uri` and `spec.checkpoint.takeover: true`. It resumes from the newest checkpoint."
+        )
+    return job
 
 
 def _merge(before: dict[str, int | None], changes: dict[str, int]) -> dict[str, int | None]:

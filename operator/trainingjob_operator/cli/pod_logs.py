@@ -11,7 +11,10 @@ from trainingjob_operator.cli.interrupts import run_interruptible
 from trainingjob_operator.cli.printing import is_pipe_closed
 from trainingjob_operator.cli.remote_job import NoLogError, RemoteJob, Target, open_remote_job
 from trainingjob_operator.cli.watch import POLL_SECONDS
+from trainingjob_operator.core.manifests import Manifest, get_text
+from trainingjob_operator.core.names import UID_LABEL
 from trainingjob_operator.core.observe.pods import Pod
+from trainingjob_operator.core.report.situation import Stage
 from trainingjob_operator.core.stored_status import read_status
 from trainingjob_operator.shell.interfaces import ClusterUnavailableError
 
@@ -43,14 +46,26 @@ async def _show(target: Target, selection: LogSelection, write: Callable[[str], 
         if follow:
             await _follow(remote, selection, write)
             return
-        pods = [pod for pod in await remote.list_pods(await remote.read_job()) if selection.covers(pod)]
+        job = await remote.read_job()
+        pods = [pod for pod in await remote.list_pods(job) if selection.covers(pod)]
         if not pods:
-            raise NoResultError(f'TrainingJob "{target.name}" has no such host now; `trainingjob status` shows why.')
+            raise NoResultError(f'TrainingJob "{target.name}" has no such host now; {_find_next_step(job)}')
         for pod in pods:
             try:
                 await _copy(remote.log_lines(pod, tail=selection.tail), pod, write)
             except NoLogError as error:
                 write(f"{_name(pod)} | no log: {error}")
+
+
+def _find_next_step(job: Manifest) -> str:
+    """Return where to look if a job has no host. The pods of a preparation are no hosts."""
+    if read_status(job).phase != Stage.PREPARING:
+        return "`trainingjob status` shows why."
+    selector = f"{UID_LABEL}={get_text(job, 'metadata', 'uid')}"
+    return (
+        "its text is being tokenized. `kubectl logs --prefix --tail=-1 --namespace "
+        f"{get_text(job, 'metadata', 'namespace')} --selector {selector}` prints the logs of these pods."
+    )
 
 
 async def _follow(remote: RemoteJob, selection: LogSelection, write: Callable[[str], None]) -> None:
