@@ -15,7 +15,8 @@ def validate(
 ) -> None:
     """Validate TrainingJob files and list all problems.
 
-    The checks and messages are the same as those of `kubectl apply`, for each file.
+    The checks are those of `kubectl apply`. The API server rejects values of a wrong type or form first, in its words.
+    This command lists these problems together with all others.
 
     Exit codes: 0 all jobs are valid, 1 a job has a problem, 2 a file cannot be read or holds no job. Warnings do not
     count.
