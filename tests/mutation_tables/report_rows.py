@@ -1,6 +1,6 @@
 """Mutations of what conditions and the command line report about jobs of a cluster."""
 
-from tests.mutation_tables.mutation import CLI, CORE, Mutation
+from tests.mutation_tables.mutation import CLI, CORE, SHELL, Mutation
 
 ABSENT = "tests/core/report/test_absent_slices.py"
 REPORT = "tests/cli/test_report.py"
@@ -26,6 +26,13 @@ REPORT_MUTATIONS = (
         "        if fault.slice >= num_slices:\n",
         "        if fault.slice > num_slices:\n",
         ("tests/cli/test_run.py::test_a_fault_that_would_never_happen_is_rejected",),
+    ),
+    Mutation(
+        "write no event about a stored job that became invalid",
+        f"{SHELL}/reconcile.py",
+        "        if status.problems != before.problems:",
+        "        if not status.problems:",
+        ("tests/shell/test_reconcile_invalid.py",),
     ),
     Mutation(
         "report only the first of several lost slices",

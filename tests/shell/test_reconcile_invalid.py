@@ -60,6 +60,19 @@ async def test_invalid_job_is_suspended_and_resumes_without_a_lost_step() -> Non
     assert (sim.status.attempts[-1].first_step or 0) >= before
 
 
+async def test_event_reports_once_that_a_stored_job_with_a_world_is_invalid() -> None:
+    """Its phase stays that of the world, which is no longer recovered."""
+    sim = Simulation(total=2000)
+    await sim.run_until_step(10)
+    invalidate(sim)
+    await sim.run(3 * IDLE_REQUEUE_SECONDS)
+
+    events = [text for _, reason, text in sim.cluster.events if reason == "InvalidSpec"]
+    assert sim.status.phase == "Running"
+    assert len(events) == 1
+    assert events[0].startswith("no world is started or recovered until the spec is valid: spec.slices.accelerator: ")
+
+
 async def test_hosts_save_before_the_pods_of_an_invalid_job_are_deleted() -> None:
     sim = await suspended(save_seconds=20.0)
     await sim.run(10)

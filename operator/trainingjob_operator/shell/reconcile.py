@@ -269,12 +269,15 @@ class Reconciler:
         """
         uid, key = get_text(job, "metadata", "uid"), _job_key(job)
         problems = [str(problem) for problem in result.problems]
-        status, now = self._statuses.newest(uid, job)
-        status = invalid_status(status, problems, _generation(job), now)
+        before, now = self._statuses.newest(uid, job)
+        status = invalid_status(before, problems, _generation(job), now)
         if status.completion_time is not None:
             await self._statuses.write_if_changed(job, uid, status)
             delay = seconds_until_expiry(get_int(job, "spec", "ttlSecondsAfterFinished"), status.completion_time, now)
             return await self._delete_expired(job) if delay <= 0.0 else min(delay, IDLE_REQUEUE_SECONDS)
+        if status.problems != before.problems:  # the phase of a job with a world does not show them
+            text = "no world is started or recovered until the spec is valid: " + "; ".join(problems)
+            await self._emit_events(job, (JobEvent(Reason.INVALID_SPEC, text, is_warning=True),))
         children, directive = Children(), self._hub.last_published(key)
         must_suspend = get_value(job, "spec", "suspend") is True
         if must_suspend or (status.world is not None and directive is None):
