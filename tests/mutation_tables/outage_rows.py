@@ -101,6 +101,20 @@ OUTAGE_MUTATIONS = (
         ("tests/shell/test_leading.py::test_released_lease_is_not_acquired_again_before_the_end",),
     ),
     Mutation(
+        "agents stay with a leader that cannot see the next one",
+        f"{SHELL}/assembly.py",
+        "                moves_agents=lambda: self.lease.moves_agents,\n",
+        "",
+        ("tests/shell/test_assembly.py::test_agents_get_the_last_directives_without_an_api_server",),
+    ),
+    Mutation(
+        "agents leave a leader without the API server one by one",
+        f"{SHELL}/leader_election.py",
+        " and since % MOVE_PERIOD_SECONDS < MOVE_WINDOW_SECONDS\n",
+        "\n",
+        ("tests/shell/test_leader_election.py",),
+    ),
+    Mutation(
         "a clock that is set back stops repeated events",
         f"{SHELL}/events.py",
         " and abs((now - last).total_seconds()) < MIN_REPEAT_SECONDS:",

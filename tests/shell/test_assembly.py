@@ -123,15 +123,18 @@ async def test_agents_get_the_last_directives_without_an_api_server(
 ) -> None:
     monkeypatch.setattr(leader_election, "RENEW_DEADLINE_SECONDS", 1.0)
     monkeypatch.setattr(leader_election, "RETRY_PERIOD_SECONDS", 0.2)
+    monkeypatch.setattr(leader_election, "MOVE_AFTER_SECONDS", 0.0)
     running = await start()
     (jobset,) = await until(lambda: found(api_server, JOB_SET), "a JobSet is there")
     report = make_agent(jobset)
     before = await running.post("rendezvous", REPORT_PATH, report, token=GOOD)
+    assert not running.has_closed
 
     lost = asyncio.get_running_loop().time()
     api_server.fault = lambda _: web.Response(status=503)
     await until(lambda: not running.operator.lease.is_leading, "the lease is lost")
     assert await running.post("rendezvous", REPORT_PATH, report, token=GOOD) == before
+    assert running.has_closed, "another operator may lead, to which the Service routes a new connection"
     assert (await running.get("/readyz"))[0] == 200
     api_server.fault = lambda _: None
     await until(lambda: running.operator.lease.is_leading, "it leads again")

@@ -14,6 +14,9 @@ from trainingjob_operator.shell.fenced_cluster import FencedCluster
 from trainingjob_operator.shell.interfaces import ClusterUnavailableError, ConflictError
 from trainingjob_operator.shell.leader_election import (
     LEASE_DURATION_SECONDS,
+    MOVE_AFTER_SECONDS,
+    MOVE_PERIOD_SECONDS,
+    MOVE_WINDOW_SECONDS,
     RENEW_DEADLINE_SECONDS,
     RETRY_PERIOD_SECONDS,
     LeaderElection,
@@ -174,6 +177,35 @@ async def test_leader_whose_requests_hang_steps_down_in_time(start) -> None:
 
     assert one.story == [(0.0, True), (50 + RENEW_DEADLINE_SECONDS, False)]
     assert one.lease.is_last_known_leader, "nobody else leads: what it last said still holds"
+
+
+async def test_agents_move_together_from_a_leader_that_cannot_see_another(start) -> None:
+    """Else the next leader would count those that report later as silent."""
+    leases = Leases()
+    one, two = start("one", leases), start("two", leases)
+    await asyncio.sleep(51)
+    one.client.is_down = True
+    ceased_at, moves = 50 + RENEW_DEADLINE_SECONDS, []
+    while now() < ceased_at + 2 * MOVE_PERIOD_SECONDS:
+        await asyncio.sleep(0.5)
+        moves += [now() - ceased_at] * one.lease.moves_agents
+
+    first = [seconds for seconds in moves if seconds < MOVE_PERIOD_SECONDS]
+    (began_at, _), *_ = two.story
+    assert first[0] == pytest.approx(MOVE_AFTER_SECONDS, abs=0.6)
+    assert first[0] > began_at - ceased_at, "another operator leads by then"
+    assert first[-1] - first[0] < MOVE_WINDOW_SECONDS
+    assert moves[len(first)] - first[0] == MOVE_PERIOD_SECONDS
+    assert not two.lease.moves_agents
+
+
+async def test_agents_stay_with_a_leader_that_renews_and_leave_no_other(start) -> None:
+    leases = Leases()
+    one, two = start("one", leases), start("two", leases)
+    for _ in range(100):
+        await asyncio.sleep(1)
+        assert not one.lease.moves_agents
+        assert not two.lease.moves_agents
 
 
 async def test_leader_waits_for_the_requested_delay(start) -> None:

@@ -40,6 +40,7 @@ class Service:
     hub: Hub
     tokens: Tokens
     leads: bool = True
+    moves: bool = False
     secret: str = "the operator's own"
 
     async def post(self, body: HostReport | bytes, authorization: str = "Bearer good") -> tuple[int, dict[str, Any]]:
@@ -56,7 +57,7 @@ async def service(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
     tokens, clock = Tokens(), iter(range(10_000))
     hub = Hub(lambda: float(next(clock)), lambda namespace, name: None)
     made: list[Service] = []
-    app = rendezvous.rendezvous_app(hub, tokens, lambda: made[0].leads, lambda: made[0].secret)
+    app = rendezvous.rendezvous_app(hub, tokens, lambda: made[0].leads, lambda: made[0].secret, lambda: made[0].moves)
     async with TestClient(TestServer(app)) as client:
         made.append(Service(client, hub, tokens))
         yield made[0]
@@ -166,8 +167,23 @@ async def test_no_answer_before_the_first_reconciliation_of_the_job(service: Ser
 async def test_operator_that_does_not_lead_gives_no_answer(service: Service) -> None:
     service.leads = False
 
-    assert await service.post(make_report()) == (503, {"error": "another operator is the leader; retry"})
+    assert await service.post(make_report()) == (503, {"error": "another operator leads; retry"})
     assert not service.hub.heartbeat_state(KEY).latest_reports
+
+
+@pytest.mark.parametrize("moves", [True, False])
+@pytest.mark.parametrize("directive", [Directive.WAIT, None], ids=["answered", "rejected"])
+async def test_agents_that_must_move_open_another_connection(
+    service: Service, directive: Directive | None, moves: bool
+) -> None:
+    service.moves = moves
+    if directive:
+        service.hub.publish(KEY, JobDirective(directive))
+    body, headers = make_report().model_dump_json(by_alias=True), {"Authorization": "Bearer good"}
+
+    async with service.client.post(REPORT_PATH, data=body, headers=headers) as response:
+        assert response.headers.get("Connection") == ("close" if moves else None)
+        assert response.status == (200 if directive else 503)
 
 
 REFUSALS: dict[str, tuple[HostReport | bytes, str, int, str]] = {

@@ -133,7 +133,11 @@ class Operator:
             endpoint = MetricsEndpoint(self.metrics.registry, self._scraper_access)
             await servers.enter_async_context(serving_probes(health, endpoint, ports, self.tls.context))
             rendezvous = rendezvous_app(
-                self.hub, self.authenticator, lambda: self.lease.is_last_known_leader, lambda: self.tls.secret
+                self.hub,
+                self.authenticator,
+                is_leading=lambda: self.lease.is_last_known_leader,
+                secret=lambda: self.tls.secret,
+                moves_agents=lambda: self.lease.moves_agents,
             )
             await servers.enter_async_context(
                 serving(rendezvous, ports.rendezvous, self.tls.context, RENDEZVOUS_LIMITS)

@@ -29,6 +29,11 @@ LEASE_DURATION_SECONDS = 7
 RENEW_DEADLINE_SECONDS = 5.0
 """Time after a renewal during which the operator stays leader without another renewal."""
 RETRY_PERIOD_SECONDS = 1.0
+MOVE_AFTER_SECONDS = 10.0
+"""Seconds after an unrenewed leadership by which another operator leads, and the Service routes to its pod."""
+MOVE_PERIOD_SECONDS = 60.0
+MOVE_WINDOW_SECONDS = 4.0
+"""Seconds in which all agents report at least twice, on each of their connections."""
 RELEASED = "released"
 
 log = Log("lease")
@@ -89,6 +94,17 @@ class LeaderElection:
         The clock decides, not the timer: a process that was paused runs other callbacks before its late timers.
         """
         return self._has_begun and self._loop.time() < self._deadline
+
+    @property
+    def moves_agents(self) -> bool:
+        """Return whether agents should open new connections: an operator that this one cannot see may lead by now.
+
+        Without the API server, an operator does not learn who leads, but the Service routes new connections to the
+        leader. All agents move within seconds: else the leader would end worlds whose hosts report much later than the
+        first one. If no operator reaches the API server, they come back to this one, and move again a minute later.
+        """
+        since = self._loop.time() - self._deadline - MOVE_AFTER_SECONDS
+        return self.is_last_known_leader and since >= 0.0 and since % MOVE_PERIOD_SECONDS < MOVE_WINDOW_SECONDS
 
     async def run(self) -> None:
         """Compete for the Lease. Never returns."""

@@ -55,9 +55,10 @@ def rendezvous_app(
     authenticator: Authenticator,
     is_leading: Callable[[], bool] = lambda: True,
     secret: Callable[[], str] = lambda: "",
+    moves_agents: Callable[[], bool] = lambda: False,
 ) -> web.Application:
     """Return the web application that serves `POST /v1/report`."""
-    return route_reports(Rendezvous(hub, authenticator, is_leading, secret).report)
+    return route_reports(Rendezvous(hub, authenticator, is_leading, secret, moves_agents).report)
 
 
 def route_reports(report: Handler) -> web.Application:
@@ -94,22 +95,30 @@ class Rendezvous:
         authenticator: Authenticator,
         is_leading: Callable[[], bool],
         secret: Callable[[], str] = lambda: "",
+        moves_agents: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Forward reports to a hub. Reject all reports while another operator leads."""
+        """Forward reports to a hub. Reject all reports while another operator leads.
+
+        While `moves_agents` returns True, each answer closes its connection.
+        """
         self._hub = hub
         self._authenticator = authenticator
         self._is_leading = is_leading
         self._secret = secret
+        self._moves_agents = moves_agents
         self._encoded: OrderedDict[int, _EncodedAnswer] = OrderedDict()
         self._parsed: OrderedDict[str, tuple[bytes, HostReport]] = OrderedDict()
         self._rejection_log = RateLimitedLog(log, asyncio.get_running_loop().time)
 
     async def report(self, request: web.Request) -> web.Response:
         """Handle one report."""
-        if not self._is_leading():
-            response = _error_response(503, "another operator is the leader; retry")
+        is_leading = self._is_leading()
+        response = await self._handle(request) if is_leading else _error_response(503, "another operator leads; retry")
+        if not is_leading or self._moves_agents():
             response.force_close()  # the Service routes the next connection to the leader, whose pod is labelled
-            return response
+        return response
+
+    async def _handle(self, request: web.Request) -> web.Response:
         try:
             caller = await self._authenticate(request)
             report = self._parse(await request.read(), caller)
