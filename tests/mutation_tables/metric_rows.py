@@ -70,4 +70,11 @@ METRIC_MUTATIONS = (
         "return None",
         ("tests/core/observe/test_progress.py",),
     ),
+    Mutation(
+        "page for a job that trains with an invalid spec as one without progress",
+        f"{CORE}/report/job_status.py",
+        '            "progress": progress,\n',
+        "",
+        ("tests/core/report/test_job_status.py",),
+    ),
 )

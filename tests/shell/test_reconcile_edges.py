@@ -357,7 +357,7 @@ async def test_a_bad_spec_and_no_jobset_at_once() -> None:
     sim.restart_operator()
     sim.cluster.has_jobset = False
 
-    assert await look(sim) == IDLE_REQUEUE_SECONDS
+    assert await look(sim) == IDLE_REQUEUE_SECONDS / 10
 
     assert sim.condition("Valid") == ("False", "InvalidSpec")
     assert not sim.hub.has_published(KEY)

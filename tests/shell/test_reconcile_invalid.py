@@ -69,6 +69,8 @@ async def test_event_reports_once_that_a_stored_job_with_a_world_is_invalid() ->
 
     events = [text for _, reason, text in sim.cluster.events if reason == "InvalidSpec"]
     assert sim.status.phase == "Running"
+    assert sim.status.progress
+    assert sim.status.progress.step > sim.newest_step - IDLE_REQUEUE_SECONDS / 5, "it is no job without progress"
     assert len(events) == 1
     assert events[0].startswith("no world is started or recovered until the spec is valid: spec.slices.accelerator: ")
 

@@ -189,15 +189,15 @@ class Reconciler:
             return await self._report_invalid(job, result)
         if problem := await self._check_account(job):
             delay = await self._report_invalid(job, replace(result, plan=None, problems=(problem,)))
-            return None if delay is None else delay / 10
+            return None if delay is None else min(delay, IDLE_REQUEUE_SECONDS / 10)
         try:
             children = await self._read_children(job)
         except MissingKindError as error:
             message = f"JobSet is not installed: install it ({error})"
             status, now = self._statuses.newest(uid, job)
-            await self._statuses.write_if_changed(
-                job, uid, blocked_status(status, Reason.JOBSET_MISSING, message, _generation(job), now)
-            )
+            heartbeats = self._hub.heartbeat_state(_job_key(job))
+            status = blocked_status(status, Reason.JOBSET_MISSING, message, heartbeats, _generation(job), now)
+            await self._statuses.write_if_changed(job, uid, status)
             return IDLE_REQUEUE_SECONDS / 10
         return await self._act(job, result.plan, result.warnings, children)
 
@@ -270,7 +270,7 @@ class Reconciler:
         uid, key = get_text(job, "metadata", "uid"), _job_key(job)
         problems = [str(problem) for problem in result.problems]
         before, now = self._statuses.newest(uid, job)
-        status = invalid_status(before, problems, _generation(job), now)
+        status = invalid_status(before, problems, self._hub.heartbeat_state(key), _generation(job), now)
         if status.completion_time is not None:
             await self._statuses.write_if_changed(job, uid, status)
             delay = seconds_until_expiry(get_int(job, "spec", "ttlSecondsAfterFinished"), status.completion_time, now)
@@ -290,7 +290,7 @@ class Reconciler:
         if directive and not self._hub.has_published(key):
             self._hub.publish(key, directive)
         await self._statuses.write_if_changed(job, uid, resumed_status(status, _generation(job), now))
-        return IDLE_REQUEUE_SECONDS
+        return IDLE_REQUEUE_SECONDS / 10 if status.world else IDLE_REQUEUE_SECONDS  # its step is shown to users
 
     async def _suspend_invalid(
         self, job: Manifest, status: TrainingJobStatus, children: Children, directive: JobDirective

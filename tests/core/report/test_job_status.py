@@ -6,12 +6,16 @@ from datetime import timedelta
 import pytest
 
 from tests.support.builders import NOW, make_plan
+from tests.support.replica_scenes import ReplicaScene, replicated
 from tests.support.scenes import Scene, edited, trained
-from trainingjob_api.protocol import Phase
+from trainingjob_api.protocol import Phase, Progress
 from trainingjob_api.status.training_job_status import Condition, TrainingJobStatus
+from trainingjob_operator.core.observe.heartbeats import HeartbeatState
 from trainingjob_operator.core.report.conditions import CONDITION_TYPES
 from trainingjob_operator.core.report.job_status import blocked_status, invalid_status
 from trainingjob_operator.core.times import format_time
+
+SILENCE = HeartbeatState()
 
 
 def by_type(status: TrainingJobStatus) -> dict[str, Condition]:
@@ -161,7 +165,7 @@ def test_phase_of_a_forming_world_depends_on_the_previous_one(cause: str, phase:
 
 
 def test_a_spec_that_cannot_be_planned() -> None:
-    status = invalid_status(TrainingJobStatus(), ["spec.model: is missing.", "spec.data: is missing."], 3, NOW)
+    status = invalid_status(TrainingJobStatus(), ["spec.model: is missing.", "spec.data: is missing."], SILENCE, 3, NOW)
 
     assert status.phase == "Invalid"
     assert [one.type for one in status.conditions if one.status == "Unknown"] == [
@@ -176,15 +180,59 @@ def test_a_spec_that_cannot_be_planned() -> None:
 def test_invalid_spec_is_reported_while_the_world_runs() -> None:
     running = trained().status
 
-    status = invalid_status(running, ["spec.elastic.maxRestarts: must be at least 0."], 2, NOW)
+    status = invalid_status(running, ["spec.elastic.maxRestarts: must be at least 0."], SILENCE, 2, NOW)
 
     assert status.phase == "Running"
     assert truth(status)["Running"] == ("True", "Training")
     assert truth(status)["Valid"] == ("False", "InvalidSpec")
 
 
+@pytest.mark.parametrize("kind", ["invalid", "blocked"])
+def test_steps_of_a_world_are_shown_without_a_decision(kind: str) -> None:
+    """Else the job would seem to make no progress."""
+    scene = trained()
+    scene.hear_slice(0, 1, progress=Progress(step=31, loss=1.25, tokens_per_second=2000.0))
+    if kind == "invalid":
+        status = invalid_status(scene.status, ["spec.model: is missing."], scene.heartbeats(), 2, NOW)
+    else:
+        status = blocked_status(scene.status, "JobSetMissing", "install it", scene.heartbeats(), 1, NOW)
+
+    assert status.progress
+    assert (status.progress.step, status.progress.of, status.progress.percent) == (31, 100, 31.0)
+    assert (status.display.step, status.display.loss, status.display.tokens_per_second) == ("31/100", "1.25", "2 k")
+    assert (status.display.slices, status.display.mesh) == (scene.status.display.slices, scene.status.display.mesh)
+
+
+def test_reports_of_a_former_world_are_no_progress() -> None:
+    scene = trained()
+    scene.hear_slice(0, 1, progress=Progress(step=31), generation=7)
+
+    assert invalid_status(scene.status, [], scene.heartbeats(), 2, NOW).progress == scene.status.progress
+
+
+def test_first_steps_are_shown_without_a_plan() -> None:
+    scene = trained()
+    status = scene.status.model_copy(update={"progress": None})
+    scene.hear_slice(0, 1, progress=Progress(step=3))
+
+    invalid = invalid_status(status, [], scene.heartbeats(), 2, NOW)
+
+    assert invalid.progress
+    assert (invalid.progress.step, invalid.display.step) == (3, "3/?")
+
+
+def test_newest_step_of_replicas_is_shown_without_a_plan() -> None:
+    scene = ReplicaScene(plan=replicated(make_plan(1, 2))).start(0, 1)
+    scene.hear(1, 0, progress=Progress(step=17))
+
+    invalid = invalid_status(scene.status, [], scene.heartbeats(), 2, NOW)
+
+    assert invalid.progress
+    assert invalid.progress.step == 17
+
+
 def test_a_cluster_without_jobsets() -> None:
-    status = blocked_status(TrainingJobStatus(), "JobSetMissing", "install it", 1, NOW)
+    status = blocked_status(TrainingJobStatus(), "JobSetMissing", "install it", SILENCE, 1, NOW)
 
     assert (status.phase, truth(status)["Queued"], status.display.reason) == (
         "Queued",

@@ -1,12 +1,14 @@
 """Training progress and the newest durable step, read from the reports of the committed world."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from trainingjob_api.data_report import DataReport, PreparationProgress
 from trainingjob_api.protocol import Phase, Progress
 from trainingjob_api.status.progress_status import CheckpointStatus, ProgressStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
+from trainingjob_operator.core.observe.heartbeats import LatestReport
 from trainingjob_operator.core.observe.members import find_restored_step, find_stored_step
 from trainingjob_operator.core.observe.observed import Observed
 from trainingjob_operator.core.planner.plan import Plan
@@ -51,6 +53,38 @@ def find_progress(plan: Plan, seen: Observed) -> ProgressStatus | None:  # None:
         **_evaluation_fields(newest, seen.status.progress),
         save_seconds=max((report.save_seconds for report in reports if report.save_seconds is not None), default=None),
         **_snapshot_fields(reports, len(seen.member_views)),
+    )
+
+
+def follow_reports(
+    status: TrainingJobStatus, latest_reports: Mapping[str, LatestReport]
+) -> ProgressStatus | None:  # None: no world has restored yet
+    """Return the progress with the newest step that hosts of the committed worlds report, for a job without a plan.
+
+    What only a plan can explain stays as it was.
+    """
+    worlds = {replica.world.generation for replica in status.replicas} | (
+        {status.world.generation} if status.world else set()
+    )
+    reports = [
+        latest.report.progress
+        for latest in latest_reports.values()
+        if latest.report.progress and latest.report.generation in worlds
+    ]
+    old, newest = status.progress, max(reports, key=lambda progress: progress.step, default=None)
+    if newest is None:
+        return old
+    return (old or ProgressStatus(step=0)).model_copy(
+        update={
+            **_step_fields(newest.step, old.of if old else None),
+            "loss": newest.loss,
+            "grad_norm": newest.grad_norm,
+            "learning_rate": newest.learning_rate,
+            "tokens_per_second": newest.tokens_per_second,
+            "step_seconds": newest.step_seconds,
+            "skipped": newest.skipped,
+            "skipped_lately": newest.skipped_lately,
+        }
     )
 
 

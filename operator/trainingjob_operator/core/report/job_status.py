@@ -6,7 +6,7 @@ It is derived from the previous status, the observed state and the decision.
 from collections.abc import Sequence
 from datetime import datetime
 
-from trainingjob_api.status.progress_status import Goodput
+from trainingjob_api.status.progress_status import Goodput, ProgressStatus
 from trainingjob_api.status.training_job_status import Display, TrainingJobStatus
 from trainingjob_api.status.world_status import Cause
 from trainingjob_operator.core import goodput
@@ -24,9 +24,16 @@ from trainingjob_operator.core.diagnose.health import WorldEnd
 from trainingjob_operator.core.diagnose.node_probation import update_probation
 from trainingjob_operator.core.diagnose.stragglers import update_straggler
 from trainingjob_operator.core.goodput import Bucket
+from trainingjob_operator.core.observe.heartbeats import HeartbeatState
 from trainingjob_operator.core.observe.observed import Observed
 from trainingjob_operator.core.observe.pods import ObjectProblem
-from trainingjob_operator.core.observe.progress import find_checkpoint, find_data, find_preparation, find_progress
+from trainingjob_operator.core.observe.progress import (
+    find_checkpoint,
+    find_data,
+    find_preparation,
+    find_progress,
+    follow_reports,
+)
 from trainingjob_operator.core.planner.mesh import describe_mesh
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.summary import describe_plan, describe_sizes
@@ -175,32 +182,35 @@ def _move_lost_steps(old: TrainingJobStatus, attempts: attempt_records.Attempts,
 
 
 def invalid_status(
-    old: TrainingJobStatus, problems: Sequence[str], generation: int, now: datetime
+    old: TrainingJobStatus, problems: Sequence[str], heartbeats: HeartbeatState, generation: int, now: datetime
 ) -> TrainingJobStatus:
     """Return the status of a job whose spec cannot be planned. Pods of an earlier spec continue to run."""
     message = "\n".join([f"{pluralize(len(problems), 'problem')}:", *problems])
     updates: list[ConditionUpdate] = [("Valid", "False", Reason.INVALID_SPEC, message)]
     return _status_without_decision(
-        old, Stage.INVALID, updates, generation, now, tuple(problem[:1024] for problem in problems[:64])
+        old, Stage.INVALID, updates, heartbeats, generation, now, tuple(problem[:1024] for problem in problems[:64])
     )
 
 
 def blocked_status(
-    old: TrainingJobStatus, reason: str, message: str, generation: int, now: datetime
+    old: TrainingJobStatus, reason: str, message: str, heartbeats: HeartbeatState, generation: int, now: datetime
 ) -> TrainingJobStatus:
     """Return the status of a job that cannot continue for an external reason."""
-    return _status_without_decision(old, Stage.QUEUED, [("Queued", "True", reason, message)], generation, now)
+    updates: list[ConditionUpdate] = [("Queued", "True", reason, message)]
+    return _status_without_decision(old, Stage.QUEUED, updates, heartbeats, generation, now)
 
 
 def _status_without_decision(
     old: TrainingJobStatus,
     stage: Stage,
     updates: Sequence[ConditionUpdate],
+    heartbeats: HeartbeatState,
     generation: int,
     now: datetime,
     problems: tuple[str, ...] = (),
 ) -> TrainingJobStatus:
     has_run = old.world is not None
+    progress = follow_reports(old, heartbeats.latest_reports)
     kind, _, reason, _message = updates[0]
     unknown: list[ConditionUpdate] = [
         (name, "Unknown", reason, "") for name in CONDITION_TYPES if not has_run and name != kind
@@ -211,7 +221,10 @@ def _status_without_decision(
             "phase": old.phase if has_run else stage.value,
             "conditions": merge_conditions(old.conditions, [*unknown, *updates], generation, now),
             "problems": problems,
-            "display": old.display.model_copy(update={"reason": reason}),
+            "progress": progress,
+            "display": old.display.model_copy(
+                update={"reason": reason} | (_progress_columns(progress, None) if progress else {})
+            ),
         }
     )
 
@@ -221,15 +234,23 @@ def make_printer_columns(plan: Plan, status: TrainingJobStatus, situation: Situa
     progress, world = status.progress, situation.world
     num_slices = len(world.slices) if world else 0
     layout = plan.find_layout(num_slices)
-    step, total = (progress.step, progress.of) if progress else (0, plan.spec.steps)
     return Display(
+        **_progress_columns(progress, plan.spec.steps),
         slices=f"{num_slices}/{plan.allowed_sizes[-1]}",
-        step=f"{step}/{max(total, step) if total else UNKNOWN_TOTAL}",
-        loss=f"{progress.loss:.4g}" if progress and progress.loss is not None else "",
         goodput=f"{status.goodput.ratio * 100:.1f}%" if status.goodput.seconds else "",
         mesh=describe_mesh(layout) if layout and not plan.spec.command_program else "",
-        tokens_per_second=format_count(progress.tokens_per_second) if progress and progress.tokens_per_second else "",
         eta=format_duration(progress.eta_seconds) if progress and progress.eta_seconds is not None else "",
         checkpoint=str(status.checkpoint.step) if status.checkpoint else "",
         reason=situation.reason,
     )
+
+
+def _progress_columns(progress: ProgressStatus | None, total_steps: int | None) -> dict[str, str]:
+    """Return the columns that change with each step. `total_steps` is that of the spec, before the first step."""
+    step, total = (progress.step, progress.of) if progress else (0, total_steps)
+    speed = progress.tokens_per_second if progress else None
+    return {
+        "step": f"{step}/{max(total, step) if total else UNKNOWN_TOTAL}",
+        "loss": f"{progress.loss:.4g}" if progress and progress.loss is not None else "",
+        "tokens_per_second": format_count(speed) if speed else "",
+    }
