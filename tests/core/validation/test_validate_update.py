@@ -41,24 +41,6 @@ def test_a_job_that_is_behind_may_be_edited_elsewhere() -> None:
     assert list(check_update(job(1199), job(1199, suspend=True))) == []
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "want"),
-    [
-        ({"min": 1, "max": 4}, {"min": 2, "max": 4}, []),
-        ({"min": 1, "max": 4}, {"min": 1, "max": 3}, ["spec.slices.max"]),
-        ({"count": 4}, {"count": 3}, ["spec.slices.count"]),
-        ({"count": 4}, {"min": 1, "max": 4}, []),
-        ({}, {}, []),
-    ],
-    ids=["the minimum", "the maximum", "a fixed number", "an elastic size of as many", "neither"],
-)
-def test_replicas_keep_their_part_of_the_batch(before: Any, after: Any, want: list[str]) -> None:
-    replicas = {"parallelism": {"replicas": {}}}
-    old, new = job(slices=before, **replicas), job(slices=after, **replicas)
-    assert [problem.path for problem in check_update(old, new)] == want
-    assert list(check_update(job(slices=before), job(slices=after))) == []
-
-
 def test_finished_job_is_immutable() -> None:
     old = job(status=OVER, slices={"max": 2})
 

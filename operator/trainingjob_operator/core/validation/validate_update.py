@@ -22,7 +22,6 @@ def check_update(old: Manifest, new: Manifest) -> Iterator[Problem]:
     if status.completion_time is not None:
         yield from _check_finished(old, new)
         return
-    yield from _check_replicas(old, new)
     steps, before = (get_int(job, "spec", "training", "steps") for job in (new, old))
     done = status.progress.step if status.progress else 0
     if steps is not None and steps < min(done, done if before is None else before):
@@ -31,22 +30,6 @@ def check_update(old: Manifest, new: Manifest) -> Iterator[Problem]:
             "succeeds."
         )
         yield Problem(STEPS, steps, message, (str(done),))
-
-
-def _check_replicas(old: Manifest, new: Manifest) -> Iterator[Problem]:
-    """Check that the number of parts of a batch stays the same, because other slices keep training."""
-    if get_value(old, "spec", "parallelism", "replicas") is None:
-        return
-    name, before = next(
-        ((name, number) for name in ("count", "max") if (number := get_int(old, "spec", "slices", name))), ("max", None)
-    )
-    after = get_int(new, "spec", "slices", "count") or get_int(new, "spec", "slices", "max")
-    if after != before:
-        message = (
-            f"{after} must stay {before} with `spec.parallelism.replicas`, because each slice trains that part of the "
-            "batch. Create another job with `spec.checkpoint.takeover: true`."
-        )
-        yield Problem(f"spec.slices.{name}", after, message, (str(before),))
 
 
 def warn_of_update(old: Manifest, new: Manifest) -> Iterator[Problem]:
