@@ -43,7 +43,7 @@ DATA_MUTATIONS = (
         (f"{TESTS}/test_damaged_tables.py",),
     ),
     Mutation(
-        "an error of a volume fails a job for good",
+        "an error of a volume fails a job instead of a retry",
         f"{SOURCES}/source_files.py",
         "            return self.error(problem, fatal=is_permanent(error))\n",
         "            return self.error(problem)\n",

@@ -40,16 +40,10 @@ def find_progress(plan: Plan, seen: Observed) -> ProgressStatus | None:  # None:
         return ProgressStatus(**_step_fields(restored, total), step_seconds=before)
     return ProgressStatus(
         **_step_fields(newest.step, total),
-        loss=newest.loss,
-        grad_norm=newest.grad_norm,
-        learning_rate=newest.learning_rate,
-        tokens_per_second=newest.tokens_per_second,
-        step_seconds=newest.step_seconds,
+        **_measured_fields(newest),
         mfu=_measure_mfu(plan, seen, newest),
         data_loading_share=_data_loading_share(reports),
         eta_seconds=_estimate_rest(total, newest, seen),
-        skipped=newest.skipped,
-        skipped_lately=newest.skipped_lately,
         **_evaluation_fields(newest, seen.status.progress),
         save_seconds=max((report.save_seconds for report in reports if report.save_seconds is not None), default=None),
         **_snapshot_fields(reports, len(seen.member_views)),
@@ -75,17 +69,21 @@ def follow_reports(
     if newest is None:
         return old
     return (old or ProgressStatus(step=0)).model_copy(
-        update={
-            **_step_fields(newest.step, old.of if old else None),
-            "loss": newest.loss,
-            "grad_norm": newest.grad_norm,
-            "learning_rate": newest.learning_rate,
-            "tokens_per_second": newest.tokens_per_second,
-            "step_seconds": newest.step_seconds,
-            "skipped": newest.skipped,
-            "skipped_lately": newest.skipped_lately,
-        }
+        update=_step_fields(newest.step, old.of if old else None) | _measured_fields(newest)
     )
+
+
+def _measured_fields(newest: Progress) -> dict[str, Any]:
+    """Return what the host with the newest step has measured."""
+    return {
+        "loss": newest.loss,
+        "grad_norm": newest.grad_norm,
+        "learning_rate": newest.learning_rate,
+        "tokens_per_second": newest.tokens_per_second,
+        "step_seconds": newest.step_seconds,
+        "skipped": newest.skipped,
+        "skipped_lately": newest.skipped_lately,
+    }
 
 
 def _reports_steps(plan: Plan) -> bool:
