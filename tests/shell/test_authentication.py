@@ -92,6 +92,18 @@ async def test_a_pod_of_a_job_is_known(authenticator: PodAuthenticator, api_serv
     assert caller == Caller(pod["metadata"]["uid"], "research", "llama", "job-uid")
 
 
+async def test_a_known_token_is_not_decoded_again(
+    authenticator: PodAuthenticator, api_server: Any, pod: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept(api_server, pod)
+    caller = await authenticator.authenticate(TOKEN)
+    monkeypatch.setattr("trainingjob_operator.shell.authentication.has_operator_audience", lambda token: False)
+
+    assert await authenticator.authenticate(TOKEN) == caller
+    with pytest.raises(UnauthenticatedCallerError, match="is not a JSON web token for"):
+        await authenticator.authenticate(TOKEN + "x")
+
+
 async def test_objects_that_are_known_are_not_read(
     authenticator: PodAuthenticator, api: Any, api_server: Any, store: Store, pod: Any
 ) -> None:

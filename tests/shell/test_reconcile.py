@@ -1,14 +1,10 @@
 """Reconciling whole jobs in a small cluster with real agents' rules, step by step and through faults."""
 
-import pytest
-
-from tests.support.builders import KEY, NAME, NAMESPACE, UID
+from tests.support.builders import NAME, UID
 from tests.support.simulation import Simulation
 from trainingjob_api.protocol import FailureReason, Phase
 from trainingjob_api.status.world_status import Restarts
 from trainingjob_operator.core.names import base_jobset
-from trainingjob_operator.shell.interfaces import Caller
-from trainingjob_operator.shell.job_evaluation import WAITING_REQUEUE_SECONDS
 
 
 async def test_a_job_trains_to_its_end() -> None:
@@ -319,27 +315,3 @@ async def test_new_operator_leaves_the_status_unchanged_until_all_hosts_report()
     assert {one.type: one.last_transition_time for one in sim.status.conditions} == {
         one.type: one.last_transition_time for one in before.conditions
     }
-
-
-async def test_large_world_is_reconciled_only_for_events_and_silent_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
-    sim = Simulation(total=1000)
-    await sim.run_until_step(4)
-    timeout = 4.0
-    await sim.reconciler.reconcile(NAMESPACE, NAME)
-    assert sim.reconciler.seconds_to_postpone(NAMESPACE, NAME) == 0.0, "a small world"
-
-    monkeypatch.setattr("trainingjob_operator.shell.reconcile.MANY_PODS", 1)
-    await sim.reconciler.reconcile(NAMESPACE, NAME)
-    seconds = sim.reconciler.seconds_to_postpone(NAMESPACE, NAME)
-    assert timeout - 2.0 < seconds <= timeout
-    sim.time.seconds += seconds - 0.25
-    assert sim.reconciler.seconds_to_postpone(NAMESPACE, NAME) == pytest.approx(0.25)
-    sim.time.seconds += 0.5
-    assert sim.reconciler.seconds_to_postpone(NAMESPACE, NAME) == 0.0, "a host is silent"
-
-    for pod_uid, report in tuple(sim.hub.heartbeat_state(KEY).latest_reports.items()):
-        sim.hub.receive(Caller(pod_uid, NAMESPACE, NAME, UID), report.report)
-    assert sim.reconciler.seconds_to_postpone(NAMESPACE, NAME) > 0.0
-    sim.time.seconds += WAITING_REQUEUE_SECONDS - seconds
-    assert sim.reconciler.seconds_to_postpone(NAMESPACE, NAME) == 0.0, "the last reconcile is long ago"
-    assert sim.reconciler.seconds_to_postpone(NAMESPACE, "other") == 0.0

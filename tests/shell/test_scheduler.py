@@ -292,6 +292,19 @@ async def test_reconcile_without_an_event_is_postponed(running) -> None:
     assert reconciler.begun[2:] == [30.0], "an event is not postponed"
 
 
+async def test_events_request_no_reconcile_of_a_large_job_within_its_interval(running) -> None:
+    reconciler = Reconciler(10.0, takes=0.0)
+    scheduler = running(reconciler, min_interval=lambda namespace, name: 0.5 if name == "large" else 0.0)
+    for name in ("large", "small"):
+        scheduler.wake("ns", name)
+    await asyncio.sleep(0.1)
+    for name in ("large", "small"):
+        scheduler.wake("ns", name)
+    await asyncio.sleep(1)
+
+    assert reconciler.begun == [0.0, 0.0, 0.1, 0.5]
+
+
 async def test_paused_scheduler_forgets_deleted_jobs_but_not_those_that_it_has_reconciled() -> None:
     existing, reconciled = {"live", "led"}, []
 

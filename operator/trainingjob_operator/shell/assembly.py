@@ -70,6 +70,7 @@ class Operator:
             self._reconcile,
             self.metrics.record_reconcile,
             postpone=self._seconds_to_postpone,
+            min_interval=self._min_interval,
             exists=lambda namespace, name: (namespace, name) in self.store[TRAINING_JOB],
         )
         self.metrics.register_queue(lambda: self.scheduler.queue_length)
@@ -180,7 +181,10 @@ class Operator:
         return await self._reconciler.reconcile(namespace, name)
 
     def _seconds_to_postpone(self, namespace: str, name: str) -> float:
-        return self._reconciler.seconds_to_postpone(namespace, name)
+        return self._reconciler.large_jobs.seconds_to_postpone(namespace, name)
+
+    def _min_interval(self, namespace: str, name: str) -> float:
+        return self._reconciler.large_jobs.min_interval(namespace, name)
 
     def _restart_watcher(self) -> None:
         self.watcher.restart()

@@ -67,9 +67,11 @@ class PodAuthenticator:
         """
         if not token or len(token) > MAX_TOKEN:
             raise UnauthenticatedCallerError("a bearer token is needed")
-        if not has_operator_audience(token):
-            raise UnauthenticatedCallerError(f"the token is not a JSON web token for {TOKEN_AUDIENCE}")
-        result = await self._cache.find(token, peer, self._review_token, self._verify_token)
+        result = self._cache.recall(token)
+        if result is None:
+            if not has_operator_audience(token):
+                raise UnauthenticatedCallerError(f"the token is not a JSON web token for {TOKEN_AUDIENCE}")
+            result = await self._cache.find(token, peer, self._review_token, self._verify_token)
         if isinstance(result, str):
             raise UnauthenticatedCallerError(result)
         return result

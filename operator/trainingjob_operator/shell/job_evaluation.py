@@ -12,7 +12,7 @@ from trainingjob_operator.core.diagnose.hangs import seconds_until_hang
 from trainingjob_operator.core.manifests import Children, Manifest
 from trainingjob_operator.core.observe.heartbeats import HeartbeatState
 from trainingjob_operator.core.observe.observed import Observed, observe
-from trainingjob_operator.core.observe.pods import ObjectProblem
+from trainingjob_operator.core.observe.pods import ObjectProblem, PodReader
 from trainingjob_operator.core.observe.replica_views import split_replicas
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.reasons import Reason
@@ -47,14 +47,16 @@ async def evaluate(
     now: datetime,
     warnings: tuple[str, ...],
     refusal: ObjectProblem | None,
+    pod_reader: PodReader | None = None,
 ) -> tuple[Observed, Decision, TrainingJobStatus]:
     """Return the observed state of a job, the decision, and the next status with `warnings`.
 
+    `pod_reader` has read earlier children of this job, and `refusal` is the API server's answer to the last changes.
     A job with thousands of hosts is evaluated in another thread, so that it does not delay the answers to them.
     """
 
     def evaluate_here() -> tuple[Observed, Decision, TrainingJobStatus]:
-        seen = split_replicas(plan, observe(plan, job, status, children, heartbeats, now))
+        seen = split_replicas(plan, observe(plan, job, status, children, heartbeats, now, pod_reader))
         decision = decide(plan, seen, now)
         return seen, decision, next_status(plan, seen, decision, now, warnings=warnings, refusal=refusal)
 

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from weakref import WeakValueDictionary
 
 from trainingjob_api.problem import Problem
@@ -74,13 +74,13 @@ from trainingjob_operator.shell.interfaces import (
 from trainingjob_operator.shell.job_evaluation import (
     FORMING_REQUEUE_SECONDS,
     IDLE_REQUEUE_SECONDS,
-    MANY_PODS,
     WAITING_REQUEUE_SECONDS,
     evaluate,
     postponable_seconds,
     requeue_delay,
     seconds_until_expiry,
 )
+from trainingjob_operator.shell.large_jobs import LargeJobs
 from trainingjob_operator.shell.logging_setup import Log
 from trainingjob_operator.shell.rejected_requests import RETRY_SECONDS
 from trainingjob_operator.shell.status_writer import StatusWriter
@@ -148,7 +148,7 @@ class Reconciler:
         self._check_results: ColdCache[tuple[int, ValidationResult]] = ColdCache()
         self._statuses = StatusWriter(cluster, now, clock_adjustment)
         self._uids: dict[tuple[str, str], str] = {}
-        self._postponable_until: dict[tuple[str, str], tuple[JobKey, datetime]] = {}
+        self.large_jobs = LargeJobs(hub, now)
 
     async def reconcile(self, namespace: str, name: str) -> float | None:  # None: the job was deleted
         """Reconcile a job and return the seconds until the next reconcile.
@@ -158,7 +158,7 @@ class Reconciler:
             ForbiddenError: the API server rejects the write of the status; a later reconcile does the rest.
             MissingKindError: the API server no longer serves a kind; a later reconcile does the rest.
         """
-        self._postponable_until.pop((namespace, name), None)
+        self.large_jobs.begin_reconcile(namespace, name)
         lock = self._locks.setdefault((namespace, name), asyncio.Lock())
         async with lock:
             for _ in range(MAX_CONFLICT_ATTEMPTS):
@@ -166,19 +166,12 @@ class Reconciler:
                     return await self._reconcile_once(namespace, name)
         return FORMING_REQUEUE_SECONDS
 
-    def seconds_to_postpone(self, namespace: str, name: str) -> float:
-        """Return the seconds by which the next reconcile can be postponed. 0: not at all."""
-        if (namespace, name) not in self._postponable_until:
-            return 0.0
-        key, until = self._postponable_until[namespace, name]
-        remaining = min((until - self._now()).total_seconds(), WAITING_REQUEUE_SECONDS)
-        return max(min(remaining, self._hub.seconds_until_silence(key)), 0.0)
-
     async def _reconcile_once(self, namespace: str, name: str) -> float | None:
         job = await self._cluster.read_job(namespace, name)
         uid = get_text(job, "metadata", "uid")
         self._drop_former_job(namespace, name, uid)
         if job is None:
+            self.large_jobs.forget(namespace, name)
             return None
         if get_value(job, "metadata", "deletionTimestamp"):
             return IDLE_REQUEUE_SECONDS  # the garbage collector deletes its children
@@ -203,15 +196,17 @@ class Reconciler:
 
     async def _act(self, job: Manifest, plan: Plan, warnings: Sequence[Problem], children: Children) -> float | None:
         """Observe, decide and act once for a job with a valid spec."""
-        uid, queue = get_text(job, "metadata", "uid"), plan.spec.scheduling.queue_name
-        config = await self._read_queue(get_text(job, "metadata", "namespace"), queue)
+        namespace, name, uid = (get_text(job, "metadata", key) for key in ("namespace", "name", "uid"))
+        queue = plan.spec.scheduling.queue_name
+        config = await self._read_queue(namespace, queue)
         limits = describe_queue_limits(plan, config, self._settings().elastic_workload_priority)
         groups = () if queue else await self._describe_pod_groups(plan)
         warning_texts = (*(str(warning) for warning in warnings), *describe_ignored_keys(job, queue), *limits, *groups)
         status, now = self._statuses.newest(uid, job)
         heartbeats, refusal = self._hub.heartbeat_state(_job_key(job)), self._last_rejection(uid)
+        pod_reader = self.large_jobs.find_reader(namespace, name, len(children.pods))
         seen, decision, new_status = await evaluate(
-            plan, job, status, children, heartbeats, now, warning_texts, refusal
+            plan, job, status, children, heartbeats, now, warning_texts, refusal, pod_reader
         )
         if isinstance(decision, DeleteExpired):
             return await self._delete_expired(job)
@@ -245,11 +240,9 @@ class Reconciler:
             return FORMING_REQUEUE_SECONDS  # the next reconcile reads the result
         if rejection:
             return min(requeue_delay(plan, seen, decision, new_status, now), RETRY_SECONDS)
-        # A reconcile of thousands of hosts takes half a second of CPU time, and one of their reports is always old.
-        is_large = len(children.pods) >= MANY_PODS
-        if is_large and (postponable := await asyncio.to_thread(postponable_seconds, plan, seen, decision)):
-            namespace, name = get_text(job, "metadata", "namespace"), get_text(job, "metadata", "name")
-            self._postponable_until[namespace, name] = _job_key(job), now + timedelta(seconds=postponable)
+        # Of thousands of hosts, one report is always old.
+        if pod_reader and (postponable := await asyncio.to_thread(postponable_seconds, plan, seen, decision)):
+            self.large_jobs.postpone(namespace, name, _job_key(job), postponable)
             return min(postponable, max(self._hub.seconds_until_silence(_job_key(job)), FORMING_REQUEUE_SECONDS))
         return requeue_delay(plan, seen, decision, new_status, now)
 

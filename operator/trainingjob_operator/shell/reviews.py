@@ -48,6 +48,12 @@ class TokenCache[Result]:
         self._rejected: OrderedDict[str, tuple[float, Result]] = OrderedDict()
         self._review_queue = FairQueue(MAX_WAITING, limits.max_reviews)
 
+    def recall(self, token: str) -> Result | None:  # None: unknown, or too old
+        """Return the cached result for a token."""
+        digest = _hash(token)
+        cached = self._accepted.get(digest) or self._rejected.get(digest)
+        return cached[1] if cached and cached[0] > asyncio.get_running_loop().time() else None
+
     async def find(
         self,
         token: str,
@@ -63,11 +69,9 @@ class TokenCache[Result]:
             BusyError: too many unknown tokens wait for a review.
             Exception: an error of `review` or `verify`, which is not cached.
         """
-        digest = hashlib.sha256(token.encode()).hexdigest()
-        now = asyncio.get_running_loop().time()
-        cached = self._accepted.get(digest) or self._rejected.get(digest)
-        if cached and cached[0] > now:
-            return cached[1]
+        if (cached := self.recall(token)) is not None:
+            return cached
+        digest, now = _hash(token), asyncio.get_running_loop().time()
         if verify and (verified := await verify(token)) is not None:
             self._keep(self._accepted, digest, now + self._limits.verified_seconds, verified)
             return verified
@@ -90,6 +94,10 @@ class TokenCache[Result]:
         results[digest] = (expires_at, result)
         if len(results) > MAX_CACHED:
             results.popitem(last=False)
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
 
 
 def bearer_token(request: web.Request) -> str:

@@ -29,12 +29,14 @@ type Measure = Callable[[float, bool], None]
 """Record one reconcile: its duration in seconds, and whether it failed."""
 type Postpone = Callable[[str, str], float]
 """Return the seconds by which a reconcile of this job can be postponed if no event requested it. 0: none."""
+type MinInterval = Callable[[str, str], float]
+"""Return the minimum number of seconds from a reconcile of this job to the next one, even if events request it."""
 type Exists = Callable[[str, str], bool]
 """Return whether a job is known to exist."""
 
 NUM_WORKERS = 8
 MIN_INTERVAL_SECONDS = 0.05
-"""Minimum time between two reconciles of a job, which merges bursts of wake-ups."""
+"""Minimum time between two reconciles of any job, which merges bursts of wake-ups."""
 FIRST_BACKOFF_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 30.0
 
@@ -72,6 +74,7 @@ class Scheduler:
     measure: Measure = lambda seconds, has_failed: None
     num_workers: int = NUM_WORKERS
     postpone: Postpone = lambda namespace, name: 0.0
+    min_interval: MinInterval = lambda namespace, name: 0.0
     exists: Exists = lambda namespace, name: True
     _entries: dict[tuple[str, str], _JobSchedule] = field(default_factory=dict)
     _is_paused: bool = True
@@ -169,7 +172,7 @@ class Scheduler:
             entry.num_failures = 0
             if entry.is_synchronized and requeue_after is not None and requeue_after >= IDLE_REQUEUE_SECONDS:
                 requeue_after *= share_of_interval("/".join(key))
-            return requeue_after, MIN_INTERVAL_SECONDS
+            return requeue_after, max(self.min_interval(*key), MIN_INTERVAL_SECONDS)
         entry.num_failures += 1
         backoff = max(requested_wait, min(FIRST_BACKOFF_SECONDS * 2 ** (entry.num_failures - 1), MAX_BACKOFF_SECONDS))
         return backoff, backoff

@@ -39,7 +39,7 @@ def is_start_overdue(plan: Plan, seen: Observed, num_releases: int, now: datetim
     attempts = seen.status.attempts
     ended_seconds = [seconds_between(attempts[-1].ended, now)] if attempts and attempts[-1].ended else []
     share = back_off_seconds(seen.uid, num_releases, 2) / MIN_BACK_OFF_SECONDS
-    settled_seconds = min(*(pod.settled_seconds for pod in pods), *ended_seconds)
+    settled_seconds = min(*(pod.settled_seconds(now) for pod in pods), *ended_seconds)
     return settled_seconds >= seconds(plan.spec.scheduling.start_timeout) * share
 
 

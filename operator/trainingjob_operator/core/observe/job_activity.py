@@ -27,7 +27,7 @@ def count_silent_seconds(
     At least 0. The start of the newest world counts too: a host that a world has lost was there until then.
     """
     ages = [(now - time).total_seconds() for time in _list_activity(job, children, status) if time is not None]
-    return max(min((*ages, *(pod.settled_seconds for pod in pods)), default=0.0), 0.0)
+    return max(min((*ages, *(pod.settled_seconds(now) for pod in pods)), default=0.0), 0.0)
 
 
 def _list_activity(job: Manifest, children: Children, status: TrainingJobStatus) -> Iterator[datetime | None]:

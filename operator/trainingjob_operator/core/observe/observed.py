@@ -23,7 +23,7 @@ from trainingjob_operator.core.observe.jobsets import ChildJob, JobSet, read_job
 from trainingjob_operator.core.observe.lineage import Lineage
 from trainingjob_operator.core.observe.members import MemberView
 from trainingjob_operator.core.observe.nodes import read_node_presence
-from trainingjob_operator.core.observe.pods import ObjectProblem, Pod, read_pods
+from trainingjob_operator.core.observe.pods import ObjectProblem, Pod, PodReader
 from trainingjob_operator.core.observe.preparation_state import PreparationJob, read_preparation
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.run_config import attach_program_config
@@ -76,6 +76,10 @@ class Slice:
     """The API server's newest warning about creating its objects."""
     hold: ObjectProblem | None = None
     """Why its JobSet is suspended. None: it is not."""
+    settled_seconds: float = 0.0
+    """Seconds since one of its pods was created, scheduled or found unschedulable. 0: it has no pods."""
+    unschedulable_seconds: float = 0.0
+    """Seconds for which the scheduler has found no node for one of its pods. 0: no pod lacks a node."""
 
     def is_ready(self, window: float) -> bool:
         """Return whether all its hosts are ready."""
@@ -90,12 +94,6 @@ class Slice:
     def is_placed(self) -> bool:
         """Return whether all its pods are scheduled."""
         return all(host.pod is not None and host.pod.node != "" for host in self.hosts)
-
-    @property
-    def unschedulable_seconds(self) -> float:
-        """Return for how long the scheduler has found no node for one of its pods. 0: no pod lacks a node."""
-        pods = (host.pod for host in self.hosts if host.pod and host.pod.is_unschedulable)
-        return max((pod.settled_seconds for pod in pods), default=0.0)
 
     @property
     def nodes(self) -> frozenset[str]:
@@ -212,12 +210,21 @@ class Observed:
 
 
 def observe(
-    plan: Plan, job: Manifest, status: TrainingJobStatus, children: Children, heartbeats: HeartbeatState, now: datetime
+    plan: Plan,
+    job: Manifest,
+    status: TrainingJobStatus,
+    children: Children,
+    heartbeats: HeartbeatState,
+    now: datetime,
+    pod_reader: PodReader | None = None,
 ) -> Observed:
-    """Return the observed state of a job from its manifest, its status, its children and its heartbeats."""
+    """Return the observed state of a job from its manifest, its status, its children and its heartbeats.
+
+    `pod_reader` has read earlier children of this job.
+    """
     name, uid = get_text(job, "metadata", "name"), get_text(job, "metadata", "uid")
     identity = JobIdentity(name=name, namespace=get_text(job, "metadata", "namespace"), uid=uid)
-    pods = read_pods(children, now)
+    pods = (pod_reader or PodReader()).read(children, now)
     jobsets = tuple(read_jobset(manifest, uid, children, now) for manifest in children.jobsets)
     return assemble_observed(
         plan,
@@ -228,7 +235,7 @@ def observe(
         pods=pods,
         jobsets=jobsets,
         jobs=_read_jobs(children, pods, status, now),
-        slices=_read_slices(plan, name, uid, pods, jobsets, children, heartbeats),
+        slices=_read_slices(plan, name, uid, pods, jobsets, children, heartbeats, now),
         drill=_read_request(job, uid),
         inspection=_read_inspection(job, uid, now),
         preparation=read_preparation(children, heartbeats),
@@ -338,6 +345,7 @@ def _read_slices(
     jobsets: tuple[JobSet, ...],
     children: Children,
     heartbeats: HeartbeatState,
+    now: datetime,
 ) -> tuple[Slice, ...]:
     slices = []
     base = base_jobset(name, uid)
@@ -354,7 +362,10 @@ def _read_slices(
         hosts = tuple(_read_host(slice_number, host, pods_by_host, heartbeats) for host in range(plan.shape.num_hosts))
         child_job_name = child_job(jobset, slice_number if slice_number < num_base_slices else 0)
         warning = _find_warning(jobset, child_job_name, children)
-        slices.append(Slice(slice_number, jobset, hosts, warning, holds.get(jobset)))
+        settled = [(host.pod.settled_seconds(now), host.pod.is_unschedulable) for host in hosts if host.pod]
+        shortest = min((seconds for seconds, _ in settled), default=0.0)
+        longest = max((seconds for seconds, is_unschedulable in settled if is_unschedulable), default=0.0)
+        slices.append(Slice(slice_number, jobset, hosts, warning, holds.get(jobset), shortest, longest))
     return tuple(slices)
 
 

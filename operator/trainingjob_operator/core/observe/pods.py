@@ -18,8 +18,9 @@ from trainingjob_operator.core.manifests import (
     owner_uid,
 )
 from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL
+from trainingjob_operator.core.node_signals import NodeSignal
 from trainingjob_operator.core.observe import nodes
-from trainingjob_operator.core.times import parse_time, seconds_between
+from trainingjob_operator.core.times import parse_time
 
 DELETION_TOLERANCE = timedelta(seconds=2)
 """Time past its deletion deadline after which a pod counts as stuck. It allows for clock skew."""
@@ -80,8 +81,8 @@ class Pod:
     """Whether its node takes no new pods."""
     is_node_gone: bool = False
     """Whether the API server has no node of that name."""
-    settled_seconds: float = 0.0
-    """Seconds since it was created, scheduled or found unschedulable."""
+    settled: datetime | None = None
+    """Time at which it was created, scheduled or found unschedulable. None: unknown."""
     group: str = ""
     """PodGroup whose pods the scheduler should place all at once. Empty: none."""
 
@@ -112,6 +113,10 @@ class Pod:
         is_announced = self.is_node_cordoned or self.termination_notice != ""
         return not self.fault_signal and (is_announced or (self.is_node_gone and self.is_deleting))
 
+    def settled_seconds(self, now: datetime) -> float:
+        """Return the seconds since it was created, scheduled or found unschedulable. 0: unknown."""
+        return max((now - self.settled).total_seconds(), 0.0) if self.settled else 0.0
+
     @property
     def is_dead(self) -> bool:
         """Return whether it can never run again, although the API server still lists it."""
@@ -125,20 +130,56 @@ class Pod:
 
 def read_pods(children: Children, now: datetime) -> tuple[Pod, ...]:
     """Return the pods of the manifests, with their node state. Pods without slice or host labels are left out."""
-    are_believed = nodes.is_node_status_reliable(children.own_node, now)
-    read = (_read_pod(manifest, children, now, nodes_are_believed=are_believed) for manifest in children.pods)
-    return tuple(pod for pod in read if pod)
+    return PodReader().read(children, now)
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """What the manifests of a pod and its node were read as."""
+
+    manifest: Manifest
+    node: Manifest | None
+    pod: Pod | None
+
+    def is_current(self, manifest: Manifest, children: Children) -> bool:
+        """Return whether the pod would be read the same. A deletion becomes overdue without a change."""
+        if self.manifest is not manifest or self.pod is None:
+            return False
+        has_same_node = self.node is children.nodes.get(self.pod.node)
+        return has_same_node and not self.pod.is_deleting and self.pod.uid not in children.orphans
+
+
+class PodReader:
+    """Reader of one job's pods that reads only changed manifests again: a large job has thousands."""
+
+    def __init__(self) -> None:
+        self._readings: dict[str, _Reading] = {}  # by the UIDs of the pods
+        self._shared: tuple[bool, tuple[NodeSignal, ...]] | None = None
+        """What all pods were read from: whether the conditions of nodes are reliable, and the added signals."""
+
+    def read(self, children: Children, now: datetime) -> tuple[Pod, ...]:
+        """Return what `read_pods` returns. The manifest of a changed object must be a new one."""
+        are_believed = nodes.is_node_status_reliable(children.own_node, now)
+        former = self._readings if self._shared == (are_believed, children.added_signals) else {}
+        self._shared, self._readings = (are_believed, children.added_signals), {}
+        for manifest in children.pods:
+            uid = get_text(manifest, "metadata", "uid")
+            reading = former.get(uid)
+            if reading is None or not reading.is_current(manifest, children):
+                node = children.nodes.get(get_text(manifest, "spec", "nodeName"))
+                pod = _read_pod(manifest, node, children, now, nodes_are_believed=are_believed)
+                reading = _Reading(manifest, node, pod)
+            self._readings[uid] = reading
+        return tuple(reading.pod for reading in self._readings.values() if reading.pod)
 
 
 def _read_pod(
-    manifest: Manifest, children: Children, now: datetime, *, nodes_are_believed: bool
+    manifest: Manifest, node: Manifest | None, children: Children, now: datetime, *, nodes_are_believed: bool
 ) -> Pod | None:  # None: slice or host labels are missing
     labels = get_value(manifest, "metadata", "labels")
     offset, index, host = (get_int(labels, key) for key in (SLICE_OFFSET_LABEL, JOB_INDEX_LABEL, HOST_LABEL))
     if offset is None or index is None or host is None:
         return None
-    name = get_text(manifest, "spec", "nodeName")
-    node = children.nodes.get(name)
     phase = get_text(manifest, "status", "phase")
     deletion = parse_time(get_text(manifest, "metadata", "deletionTimestamp"))
     container = next(iter_items(manifest, "status", "containerStatuses"), {})
@@ -155,7 +196,7 @@ def _read_pod(
         slice=offset + index,
         host=host,
         address=get_text(manifest, "status", "podIP"),
-        node=name,
+        node=get_text(manifest, "spec", "nodeName"),
         is_node_ready=nodes.is_node_ready(node) or (node is not None and not nodes_are_believed),
         phase=phase,
         created=created,
@@ -169,7 +210,7 @@ def _read_pod(
         fault_signal=nodes.find_fault_signal(node, children.added_signals) if notice or avoid else "",
         is_node_cordoned=nodes.is_cordoned(node),
         is_node_gone=node is None,
-        settled_seconds=seconds_between(max(created, scheduled), now),
+        settled=parse_time(max(created, scheduled)),
         group=get_text(manifest, "spec", "schedulingGroup", "podGroupName"),
     )
 

@@ -15,10 +15,11 @@ def describe_ignored_gang(seen: Observed) -> str:
 
     Pods that replace lost ones join a gang that runs already: after the first world, a part without nodes is normal.
     """
-    pods = [host.pod for slice_ in seen.slices for host in slice_.hosts if host.pod and host.pod.group]
-    waiting = {pod.group for pod in pods if pod.is_unschedulable}
-    if seen.status.world is not None or min((pod.settled_seconds for pod in pods), default=0.0) < SETTLED_SECONDS:
+    slices = [slice_ for slice_ in seen.slices if any(host.pod and host.pod.group for host in slice_.hosts)]
+    if seen.status.world is not None or min((one.settled_seconds for one in slices), default=0.0) < SETTLED_SECONDS:
         return ""
+    pods = [host.pod for slice_ in slices for host in slice_.hosts if host.pod and host.pod.group]
+    waiting = {pod.group for pod in pods if pod.is_unschedulable}
     for group in sorted(waiting):
         gang = [pod for pod in pods if pod.group == group]
         num_placed = sum(bool(pod.node) for pod in gang)
