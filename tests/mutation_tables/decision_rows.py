@@ -6,8 +6,8 @@ DECISION_MUTATIONS = (
     Mutation(
         "the replacement of an evicted pod ends a very large world",
         f"{CORE}/observe/members.py",
-        "    for pod_names in (older, older | reported):\n",
-        "    for pod_names in ():\n",
+        "    if hash_members(members) == world.members:\n        return members\n",
+        "",
         ("tests/core/observe/test_members.py",),
     ),
     Mutation(

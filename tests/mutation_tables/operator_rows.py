@@ -12,6 +12,34 @@ SHELL_MUTATIONS = (
         ("tests/shell/test_each_write.py::test_each_single_write_is_struck_again_and_again",),
     ),
     Mutation(
+        "a pod whose node has changed is not read again",
+        f"{CORE}/observe/pods.py",
+        "        return has_same_node and not self.pod.is_deleting and self.pod.uid not in children.orphans\n",
+        "        return not self.pod.is_deleting and self.pod.uid not in children.orphans\n",
+        ("tests/core/observe/test_pod_reader.py",),
+    ),
+    Mutation(
+        "a deletion is never overdue in a large job",
+        f"{CORE}/observe/pods.py",
+        "        return has_same_node and not self.pod.is_deleting and self.pod.uid not in children.orphans\n",
+        "        return has_same_node and self.pod.uid not in children.orphans\n",
+        ("tests/core/observe/test_pod_reader.py",),
+    ),
+    Mutation(
+        "hosts wait for the next part of a large reconcile",
+        f"{SHELL}/job_evaluation.py",
+        "        await asyncio.sleep(PAUSE_FACTOR * (loop.time() - start))\n",
+        "        pass\n",
+        ("tests/shell/test_job_evaluation.py",),
+    ),
+    Mutation(
+        "each report of a large job requests a reconcile at once",
+        f"{SHELL}/scheduler.py",
+        "            return requeue_after, max(self.min_interval(*key), MIN_INTERVAL_SECONDS)\n",
+        "            return requeue_after, MIN_INTERVAL_SECONDS\n",
+        ("tests/shell/test_scheduler.py",),
+    ),
+    Mutation(
         "use a generation again whose claim may have arrived",
         f"{SHELL}/hub.py",
         "        state.max_unconfirmed_generation = max(state.max_unconfirmed_generation, generation)\n",
@@ -168,8 +196,8 @@ SHELL_MUTATIONS = (
     Mutation(
         "keep tokens instead of their hashes",
         f"{SHELL}/reviews.py",
-        "        digest = hashlib.sha256(token.encode()).hexdigest()\n",
-        "        digest = token\n",
+        "    return hashlib.sha256(token.encode()).hexdigest()\n",
+        "    return token\n",
         ("tests/shell/test_authentication.py",),
     ),
     Mutation(

@@ -1,6 +1,6 @@
-"""The pure part of a reconcile: when it is repeated, and the thread that runs it."""
+"""The pure part of a reconcile: when it is repeated, and its parts."""
 
-import threading
+import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -10,22 +10,21 @@ from tests.support.builders import job_manifest, jobset_manifest, make_plan
 from tests.support.replica_scenes import ReplicaScene, replicated
 from tests.support.scenes import Scene, trained
 from trainingjob_api.status.world_status import AdmissionBackOff
-from trainingjob_operator.core.decide.decisions import Decision, RunReplicas, Wait
-from trainingjob_operator.core.manifests import Children
-from trainingjob_operator.core.observe.heartbeats import HeartbeatState
+from trainingjob_operator.core.decide.decisions import RunReplicas, Wait
+from trainingjob_operator.core.observe.pods import PodReader
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.times import format_time
 from trainingjob_operator.shell import job_evaluation
 from trainingjob_operator.shell.job_evaluation import (
     FORMING_REQUEUE_SECONDS,
     IDLE_REQUEUE_SECONDS,
-    MANY_PODS,
     NEW_BASE_SECONDS,
     SILENT_BASE_SECONDS,
     WAITING_REQUEUE_SECONDS,
     evaluate,
     postponable_seconds,
     requeue_delay,
+    run_part,
 )
 
 
@@ -52,28 +51,61 @@ def test_kueue_s_reason_is_read_again_while_the_jobset_is_new(age: float, want: 
     assert requeue_delay(scene.plan, scene.see(), decision, scene.status, scene.now) == want
 
 
-@pytest.mark.parametrize(("num_pods", "is_elsewhere"), [(MANY_PODS - 1, False), (MANY_PODS, True)])
-async def test_a_job_with_many_pods_does_not_delay_the_answers_to_them(
-    num_pods: int, is_elsewhere: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_large", [True, False])
+async def test_hosts_are_answered_between_the_parts_of_a_large_evaluation(
+    is_large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    threads = []
+    parts = []
 
-    def decide(*arguments: Any) -> Decision:
-        threads.append(threading.current_thread())
-        return scene.decide()
+    def record(name: str) -> None:
+        part = getattr(job_evaluation, name)
 
-    monkeypatch.setattr(job_evaluation, "decide", decide)
-    scene = Scene(plan=make_plan(2, 4))
-    children = Children((), (), ({"metadata": {}},) * num_pods, (), {})
-    job = {"metadata": {"name": "demo", "namespace": "research", "uid": "u"}}
+        def run(*arguments: Any, **options: Any) -> Any:
+            parts.append(name)
+            asyncio.get_running_loop().call_soon(parts.append, "answer")
+            return part(*arguments, **options)
 
+        monkeypatch.setattr(job_evaluation, name, run)
+
+    for name in ("observe", "decide", "next_status"):
+        record(name)
+    scene = trained()
+    children, heartbeats, reader = scene.children(), scene.heartbeats(), PodReader() if is_large else None
     _, decision, status = await evaluate(
-        scene.plan, job, scene.status, children, HeartbeatState(), scene.now, ("a note",), None
+        scene.plan,
+        job_manifest(scene.plan),
+        scene.status,
+        children,
+        heartbeats,
+        scene.now,
+        ("a note",),
+        None,
+        reader,
     )
 
-    assert [thread is not threading.current_thread() for thread in threads] == [is_elsewhere]
+    answer = ["answer"] * is_large
+    assert parts == ["observe", *answer, "decide", *answer, "next_status", *answer]
     assert decision == scene.decide()
     assert "a note" in str(status.conditions)
+
+
+async def test_pause_is_twice_as_long_as_the_part_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, pauses, now = asyncio.get_running_loop(), [], [100.0]
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    def part() -> str:
+        now[0] += 0.125
+        return "done"
+
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio, "sleep", sleep)
+        patch.setattr(loop, "time", lambda: now[0])
+        results = [await run_part(part, pauses=True), await run_part(part, pauses=False)]
+
+    assert results == ["done", "done"]
+    assert pauses == [0.25]
 
 
 async def test_replicas_are_evaluated_as_often_as_the_slice_that_changes_first() -> None:

@@ -149,7 +149,7 @@ def test_objects_of_one_evaluation_cause_no_collection_of_all(monkeypatch: pytes
     assert 2 not in collected
 
 
-def test_event_loop_soon_has_the_interpreter_again_while_a_thread_evaluates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_event_loop_soon_has_the_interpreter_again_while_a_thread_reads_events(monkeypatch: pytest.MonkeyPatch) -> None:
     assert measure_in_operator(monkeypatch, sys.getswitchinterval) <= 0.001
 
 

@@ -10,8 +10,10 @@ from datetime import datetime, timedelta
 from trainingjob_operator.core.observe.pods import PodReader
 from trainingjob_operator.shell.hub import Hub
 from trainingjob_operator.shell.interfaces import JobKey
-from trainingjob_operator.shell.job_evaluation import MANY_PODS, WAITING_REQUEUE_SECONDS
+from trainingjob_operator.shell.job_evaluation import WAITING_REQUEUE_SECONDS
 
+MANY_PODS = 256
+"""Number of pods from which a job is large."""
 INTERVAL_SECONDS_PER_POD = 0.0001
 """Minimum time between two reconciles, for each pod of the job.
 

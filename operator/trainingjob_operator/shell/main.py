@@ -38,8 +38,8 @@ collector would move them to its oldest generation, and often scan all objects o
 SWITCH_SECONDS = 0.00005
 """Time for which a thread keeps the interpreter while another one waits for it.
 
-The event loop gives it up at each read and write. By the default of 5 ms, a thread that evaluates a job with thousands
-of hosts would let the loop make 200 system calls a second.
+The event loop gives it up at each read and write. By the default of 5 ms, the thread that reads the watch events of
+thousands of pods would let the loop make 200 system calls a second.
 """
 
 log = Log("main")

@@ -78,6 +78,7 @@ from trainingjob_operator.shell.job_evaluation import (
     evaluate,
     postponable_seconds,
     requeue_delay,
+    run_part,
     seconds_until_expiry,
 )
 from trainingjob_operator.shell.large_jobs import LargeJobs
@@ -241,7 +242,9 @@ class Reconciler:
         if rejection:
             return min(requeue_delay(plan, seen, decision, new_status, now), RETRY_SECONDS)
         # Of thousands of hosts, one report is always old.
-        if pod_reader and (postponable := await asyncio.to_thread(postponable_seconds, plan, seen, decision)):
+        if pod_reader and (
+            postponable := await run_part(lambda: postponable_seconds(plan, seen, decision), pauses=True)
+        ):
             self.large_jobs.postpone(namespace, name, _job_key(job), postponable)
             return min(postponable, max(self._hub.seconds_until_silence(_job_key(job)), FORMING_REQUEUE_SECONDS))
         return requeue_delay(plan, seen, decision, new_status, now)

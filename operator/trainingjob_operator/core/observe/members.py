@@ -101,18 +101,23 @@ def _find_members(
     members whose pods no longer exist. If neither matches the hash, the pods that represent the hosts now are returned.
     """
     older = _list_older_pods(world, by_uid.values())
+    members = _make_members(sorted(older.items()), by_uid)
+    if hash_members(members) != world.members:
+        members = _make_members(sorted((older | _list_reported_pods(world, latest_reports)).items()), by_uid)
+    if hash_members(members) == world.members:
+        return members
+    current = sorted((pod for pod in by_uid.values() if pod.slice in world.slices), key=lambda pod: pod.rank)
+    return _make_members(sorted({(pod.slice, pod.host): (pod.name, pod.uid) for pod in current}.items()), by_uid)
+
+
+def _list_reported_pods(world: WorldStatus, latest_reports: Mapping[str, LatestReport]) -> dict[HostKey, PodName]:
+    """Return the pods that report that they are in a world, by their hosts."""
     reports = (latest_report.report for latest_report in latest_reports.values())
-    reported = {
+    return {
         (report.slice, report.host): (report.pod, report.pod_uid)
         for report in reports
         if report.generation == world.generation and report.slice in world.slices
     }
-    for pod_names in (older, older | reported):
-        members = _make_members(sorted(pod_names.items()), by_uid)
-        if hash_members(members) == world.members:
-            return members
-    current = sorted((pod for pod in by_uid.values() if pod.slice in world.slices), key=lambda pod: pod.rank)
-    return _make_members(sorted({(pod.slice, pod.host): (pod.name, pod.uid) for pod in current}.items()), by_uid)
 
 
 def find_replaced_hosts(world: WorldStatus, pods: Iterable[Pod], hosts: Iterable[HostKey]) -> tuple[HostKey, ...]:
@@ -126,10 +131,12 @@ def _list_older_pods(world: WorldStatus, pods: Iterable[Pod]) -> dict[HostKey, P
     since = parse_time(world.since)
     if since is None:
         return {}
+    pods = [pod for pod in pods if pod.slice in world.slices]
+    lead_seconds = {created: seconds_between(created, since) for created in {pod.created for pod in pods}}
     return {
         (pod.slice, pod.host): (pod.name, pod.uid)
         for pod in sorted(pods, key=lambda pod: pod.created)
-        if pod.slice in world.slices and seconds_between(pod.created, since) >= MIN_LEAD_SECONDS
+        if lead_seconds[pod.created] >= MIN_LEAD_SECONDS
     }
 
 

@@ -7,6 +7,7 @@ This module draws no conclusions; `diagnose` and `decide` do.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 
 from pydantic import ValidationError
 
@@ -175,7 +176,7 @@ class Observed:
         """Return the slices of the committed world; empty if there is no world."""
         return self.world.slices if self.world else ()
 
-    @property
+    @cached_property
     def has_stepped(self) -> bool:
         """Return whether the committed world has completed a step."""
         return any(
@@ -185,7 +186,7 @@ class Observed:
             for member_view in self.member_views
         )
 
-    @property
+    @cached_property
     def has_committed(self) -> bool:
         """Return whether the committed world has saved a step beyond the step that it resumed from."""
         return any(
