@@ -69,10 +69,10 @@ def main() -> None:
     survivors = []
     with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
         copy_repository(Path(folder))
-        for row in rows:
+        for number, row in enumerate(rows, 1):
             has_survived = survives(row, Path(folder))
             survivors += [row.name] * has_survived
-            print(f"{'SURVIVED' if has_survived else 'killed  '}  {row.name}", flush=True)
+            print(f"{number:>3}/{len(rows)}  {'SURVIVED' if has_survived else 'killed  '}  {row.name}", flush=True)
     print(f"{len(rows) - len(survivors)} of {len(rows)} mutations killed")
     raise SystemExit(bool(survivors))
 

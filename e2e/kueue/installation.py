@@ -26,6 +26,8 @@ IMAGE = "localhost/trainingjob-kueue"
 TAGS = {CONTROLLER.prefix: "dev", PREVIOUS.prefix: "previous"}
 NAMESPACE = "kueue-system"
 RELEASE = "kueue"
+DEPLOYMENT, SECRET = "kueue-controller-manager", "kueue-webhook-server-cert"
+START_SECONDS = 180
 QUEUE = "research"
 """Name of the LocalQueue and of the ClusterQueue."""
 DEFAULT_FLAVOR = "default"
@@ -63,11 +65,22 @@ def upgrade_kueue(cluster: LocalCluster, release: GoTools) -> None:
     cluster.helm(
         *("upgrade", "--install", RELEASE, str(_chart(release)), f"--namespace={NAMESPACE}", "--create-namespace"),
         *(f"--values={HERE / 'values.yaml'}", f"--set=controllerManager.manager.image.tag={tag}"),
-        *("--wait", "--timeout=3m"),
     )
+    # Kueue fills its Secret after its start, and waits until the kubelet mounts the new content. That takes up to three
+    # minutes, unless the pod changes.
+    in_namespace = f"--namespace={NAMESPACE}"
+    wait_until(lambda: _has_certificates(cluster), "Kueue's certificates", seconds=START_SECONDS)
+    cluster.kubectl("annotate", "pod", "--all", "e2e/certificates=mount", "--overwrite", in_namespace)
+    cluster.kubectl("rollout", "status", f"deployment/{DEPLOYMENT}", in_namespace, f"--timeout={START_SECONDS}s")
     # The API server does not reach this API here, and deletes no namespace while it cannot list an API.
     for version in ("v1beta1", "v1beta2"):
         cluster.kubectl("delete", "apiservice", f"{version}.visibility.kueue.x-k8s.io", "--ignore-not-found")
+
+
+def _has_certificates(cluster: LocalCluster) -> bool:
+    return "tls.crt" in cluster.kubectl(
+        "get", "secret", SECRET, f"--namespace={NAMESPACE}", "--ignore-not-found", "--output=jsonpath={.data}"
+    )
 
 
 def set_quota(cluster: LocalCluster, num_slices: int) -> None:

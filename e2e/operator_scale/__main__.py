@@ -20,6 +20,7 @@ from e2e.operator_scale.api_server import Server, running_api_server
 from e2e.operator_scale.controllers import Controller, KubeflowTrainer, Operator, define_kinds, idle_memory
 from e2e.operator_scale.hosts import measure_hosts
 from e2e.operator_scale.jobs import Campaign, create_jobs, settle
+from e2e.operator_scale.requests_alone import make_example, measure_requests
 
 JOBS_PER_SECOND = 40
 PACED_JOBS = 400
@@ -65,7 +66,21 @@ async def _measure_all_jobs(num_jobs: int, num_idle: int) -> list[Figure]:
         default = await _create(server, KubeflowTrainer("kubeflow", 50, 100), num_jobs)
         unlimited = await _create(server, KubeflowTrainer("kubeflow-unlimited", UNLIMITED, UNLIMITED), num_jobs)
         figures = _describe_peer(default, unlimited)
-        return figures + await _measure_jobs(server, num_jobs, num_idle, default, unlimited)
+        figures += await _measure_jobs(server, num_jobs, num_idle, default, unlimited)
+    async with running_api_server() as server:
+        await define_kinds(server)
+        return figures + await _measure_bound(server, num_jobs, unlimited)
+
+
+async def _measure_bound(server: Server, num_jobs: int, unlimited: Campaign) -> list[Figure]:
+    """Return the time that the API server alone needs for the jobs of a burst."""
+    example = await make_example(server)
+    every = await measure_requests(server, example, num_jobs, only_creations=False)
+    creations = await measure_requests(server, example, num_jobs, only_creations=True)
+    return [
+        Figure(f"the requests of {num_jobs} jobs without an operator", every, "s", unlimited.seconds),
+        Figure(f"only {num_jobs} TrainingJobs and JobSets, without an operator", creations, "s", unlimited.seconds),
+    ]
 
 
 async def _measure_jobs(

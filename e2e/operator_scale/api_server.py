@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from e2e.cluster.binaries import binaries_dir, ensure_binaries
 from e2e.cluster.run_program import ClusterError
+from trainingjob_operator.cli.child_process import KILL_WITH_PARENT
 
 SECURE_PORT, ETCD_PORT, ETCD_PEER_PORT = 26443, 22379, 22380
 ISSUER = "https://kubernetes.default.svc"
@@ -129,10 +130,19 @@ async def running_api_server() -> AsyncIterator[Server]:
 async def running(
     name: str, command: Sequence[str | Path], folder: Path, env: Mapping[str, str] | None = None
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run a program with its output in `folder`/`name`.log, and stop it at the end."""
+    """Run a program with its output in `folder`/`name`.log, and stop it at the end.
+
+    It also ends if this process is killed. The next run would otherwise measure the programs of this one.
+    """
     with (folder / f"{name}.log").open("ab") as log:
         process = await asyncio.create_subprocess_exec(
-            *map(str, command), stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=env, cwd=folder
+            *map(str, command),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=env,
+            cwd=folder,
+            preexec_fn=KILL_WITH_PARENT,
         )
     try:
         yield process
