@@ -16,9 +16,10 @@ from e2e.cluster.progress import print_progress
 from e2e.operator_scale.agent_load import Host, reporting
 from e2e.operator_scale.api_server import Manifest, Server, until
 from e2e.operator_scale.controllers import NAMESPACE, OPERATOR_NAMESPACE, Operator, idle_memory
+from e2e.operator_scale.jobs import list_children, wait_for_jobset
 from e2e.operator_scale.restart import measure_restart, summarize_answers
 from trainingjob_api.protocol import TOKEN_AUDIENCE
-from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, REPLICATED_JOB, SLICE_OFFSET_LABEL, UID_LABEL
+from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, REPLICATED_JOB, SLICE_OFFSET_LABEL
 from trainingjob_operator.shell.kinds import JOB, JOB_SET, NODE, POD, SECRET
 from trainingjob_operator.shell.rendezvous import LONG_POLL_SECONDS
 from trainingjob_operator.shell.settings import Settings
@@ -44,7 +45,7 @@ def make_large_job(name: str, slices: int, topology: str) -> Manifest:
 async def make_pods(server: Server, job: Manifest) -> list[Host]:
     """Act as the controllers of JobSets and Jobs, the scheduler and the kubelets: create what they would."""
     uid = job["metadata"]["uid"]
-    sets = (await server.request("GET", f"{JOB_SET.path(NAMESPACE)}?labelSelector={UID_LABEL}%3D{uid}"))["items"]
+    sets = await list_children(server, JOB_SET, uid)
     await server.apply(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", _named("ServiceAccount", "default"))
     limit, tasks = asyncio.Semaphore(NUM_REQUESTS), list[asyncio.Task[Host]]()
     async with asyncio.TaskGroup() as group:
@@ -136,11 +137,7 @@ async def measure_hosts(
         job = await server.request("POST", operator.jobs_path, make_large_job("large", slices, topology))
         uid = job["metadata"]["uid"]
 
-        async def has_jobset() -> bool:
-            path = f"{JOB_SET.path(NAMESPACE)}?labelSelector={UID_LABEL}%3D{uid}"
-            return bool((await server.request("GET", path))["items"])
-
-        await until(has_jobset, "the JobSet of the large job", FORM_SECONDS)
+        await wait_for_jobset(server, uid, FORM_SECONDS)
         before = await idle_memory(process)
         print_progress("creating the nodes and pods of the large job")
         hosts = await make_pods(server, job)

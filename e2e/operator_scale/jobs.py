@@ -7,10 +7,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from e2e.operator_scale.api_server import Manifest, Server
+from e2e.operator_scale.api_server import Manifest, Server, until
 from e2e.operator_scale.controllers import NAMESPACE, Controller
 from trainingjob_operator.core.manifests import get_text
-from trainingjob_operator.shell.kinds import JOB_SET
+from trainingjob_operator.core.names import UID_LABEL
+from trainingjob_operator.shell.kinds import JOB_SET, Kind
 
 CREATE_CONCURRENCY = 32
 WAIT_SECONDS = 600.0
@@ -80,6 +81,23 @@ async def create_jobs(
     }
     latencies = [watch.seen[name] - created[name] for name in names]
     return Campaign(latencies, seconds, {resource: count for resource, count in writes.items() if count})
+
+
+async def list_children(server: Server, kind: Kind, uid: str) -> list[Manifest]:
+    """Return the objects of a kind that have the UID label of a job of this operator."""
+    items: list[Manifest] = (await server.request("GET", f"{kind.path(NAMESPACE)}?labelSelector={UID_LABEL}%3D{uid}"))[
+        "items"
+    ]
+    return items
+
+
+async def wait_for_jobset(server: Server, uid: str, seconds: float) -> None:
+    """Return when a job of this operator has a JobSet. Raises `ClusterError` after the given time."""
+
+    async def has_jobset() -> bool:
+        return bool(await list_children(server, JOB_SET, uid))
+
+    await until(has_jobset, "the job's JobSet", seconds)
 
 
 async def settle(server: Server, seconds: float = 3.0) -> None:

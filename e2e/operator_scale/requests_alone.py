@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from e2e.cluster.progress import print_progress
-from e2e.operator_scale.api_server import Manifest, Server, until
+from e2e.operator_scale.api_server import Manifest, Server
 from e2e.operator_scale.controllers import NAMESPACE, Operator
-from e2e.operator_scale.jobs import CREATE_CONCURRENCY, settle
-from trainingjob_operator.core.names import UID_LABEL
+from e2e.operator_scale.jobs import CREATE_CONCURRENCY, list_children, settle, wait_for_jobset
 from trainingjob_operator.shell.kinds import CONFIG_MAP, JOB_SET, TRAINING_JOB, Kind
 
 START_SECONDS = 60.0
@@ -40,18 +39,14 @@ async def make_example(server: Server) -> JobObjects:
     operator = Operator()
     async with operator.run(server):
         job = await server.request("POST", operator.jobs_path, operator.make_job("example"))
-        path, selector = f"{operator.jobs_path}/example", f"labelSelector={UID_LABEL}%3D{job['metadata']['uid']}"
-
-        async def is_started() -> bool:
-            return bool((await server.request("GET", f"{JOB_SET.path(NAMESPACE)}?{selector}"))["items"])
-
-        await until(is_started, "the JobSet of the example", START_SECONDS)
+        uid = job["metadata"]["uid"]
+        await wait_for_jobset(server, uid, START_SECONDS)
         await settle(server)
-        job = await server.request("GET", path)
+        job = await server.request("GET", f"{operator.jobs_path}/example")
         children = [
             (kind, _strip(item | {"apiVersion": kind.api_version, "kind": kind.name}))
             for kind in (CONFIG_MAP, JOB_SET)
-            for item in (await server.request("GET", f"{kind.path(NAMESPACE)}?{selector}"))["items"]
+            for item in await list_children(server, kind, uid)
         ]
     return JobObjects(job, tuple(children))
 

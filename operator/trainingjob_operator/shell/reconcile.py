@@ -172,7 +172,6 @@ class Reconciler:
         uid = get_text(job, "metadata", "uid")
         self._drop_former_job(namespace, name, uid)
         if job is None:
-            self.large_jobs.forget(namespace, name)
             return None
         if get_value(job, "metadata", "deletionTimestamp"):
             return IDLE_REQUEUE_SECONDS  # the garbage collector deletes its children
@@ -352,6 +351,7 @@ class Reconciler:
         """Drop the state of a deleted job with this name."""
         former_uid = self._uids.pop((namespace, name), "")
         if former_uid and former_uid != uid:
+            self.large_jobs.forget(namespace, name)
             self._check_results.pop(former_uid)
             self._statuses.forget(former_uid)
             self._child_creator.forget(former_uid)

@@ -100,20 +100,22 @@ def _find_members(
     A replacement may exist while a member still terminates. Members are older than their world, and the reports name
     members whose pods no longer exist. If neither matches the hash, the pods that represent the hosts now are returned.
     """
-    older = _list_older_pods(world, by_uid.values())
-    members = _make_members(sorted(older.items()), by_uid)
-    if hash_members(members) != world.members:
-        members = _make_members(sorted((older | _list_reported_pods(world, latest_reports)).items()), by_uid)
-    if hash_members(members) == world.members:
-        return members
+    for pod_names in _list_candidates(world, by_uid, latest_reports):
+        members = _make_members(sorted(pod_names.items()), by_uid)
+        if hash_members(members) == world.members:
+            return members
     current = sorted((pod for pod in by_uid.values() if pod.slice in world.slices), key=lambda pod: pod.rank)
     return _make_members(sorted({(pod.slice, pod.host): (pod.name, pod.uid) for pod in current}.items()), by_uid)
 
 
-def _list_reported_pods(world: WorldStatus, latest_reports: Mapping[str, LatestReport]) -> dict[HostKey, PodName]:
-    """Return the pods that report that they are in a world, by their hosts."""
+def _list_candidates(
+    world: WorldStatus, by_uid: Mapping[str, Pod], latest_reports: Mapping[str, LatestReport]
+) -> Iterator[dict[HostKey, PodName]]:
+    """Return the sets of pods that may be the members of a world, the likely one first. There may be thousands."""
+    older = _list_older_pods(world, by_uid.values())
+    yield older
     reports = (latest_report.report for latest_report in latest_reports.values())
-    return {
+    yield older | {
         (report.slice, report.host): (report.pod, report.pod_uid)
         for report in reports
         if report.generation == world.generation and report.slice in world.slices

@@ -77,8 +77,8 @@ class Slice:
     """The API server's newest warning about creating its objects."""
     hold: ObjectProblem | None = None
     """Why its JobSet is suspended. None: it is not."""
-    settled_seconds: float = 0.0
-    """Seconds since one of its pods was created, scheduled or found unschedulable. 0: it has no pods."""
+    gang_settled_seconds: float | None = None
+    """Seconds since one of its pods in a PodGroup was created, scheduled or found unschedulable. None: it has none."""
     unschedulable_seconds: float = 0.0
     """Seconds for which the scheduler has found no node for one of its pods. 0: no pod lacks a node."""
 
@@ -363,10 +363,10 @@ def _read_slices(
         hosts = tuple(_read_host(slice_number, host, pods_by_host, heartbeats) for host in range(plan.shape.num_hosts))
         child_job_name = child_job(jobset, slice_number if slice_number < num_base_slices else 0)
         warning = _find_warning(jobset, child_job_name, children)
-        settled = [(host.pod.settled_seconds(now), host.pod.is_unschedulable) for host in hosts if host.pod]
-        shortest = min((seconds for seconds, _ in settled), default=0.0)
-        longest = max((seconds for seconds, is_unschedulable in settled if is_unschedulable), default=0.0)
-        slices.append(Slice(slice_number, jobset, hosts, warning, holds.get(jobset), shortest, longest))
+        present = [host.pod for host in hosts if host.pod]
+        in_gang = min((pod.settled_seconds(now) for pod in present if pod.group), default=None)
+        unschedulable = max((pod.settled_seconds(now) for pod in present if pod.is_unschedulable), default=0.0)
+        slices.append(Slice(slice_number, jobset, hosts, warning, holds.get(jobset), in_gang, unschedulable))
     return tuple(slices)
 
 

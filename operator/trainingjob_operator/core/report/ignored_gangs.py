@@ -15,11 +15,10 @@ def describe_ignored_gang(seen: Observed) -> str:
 
     Pods that replace lost ones join a gang that runs already: after the first world, a part without nodes is normal.
     """
-    slices = [slice_ for slice_ in seen.slices if any(host.pod and host.pod.group for host in slice_.hosts)]
-    settled_seconds = min((slice_.settled_seconds for slice_ in slices), default=0.0)
-    if seen.status.world is not None or settled_seconds < SETTLED_SECONDS:
+    settled = [slice_.gang_settled_seconds for slice_ in seen.slices if slice_.gang_settled_seconds is not None]
+    if seen.status.world is not None or min(settled, default=0.0) < SETTLED_SECONDS:
         return ""
-    pods = [host.pod for slice_ in slices for host in slice_.hosts if host.pod and host.pod.group]
+    pods = [host.pod for slice_ in seen.slices for host in slice_.hosts if host.pod and host.pod.group]
     waiting = {pod.group for pod in pods if pod.is_unschedulable}
     for group in sorted(waiting):
         gang = [pod for pod in pods if pod.group == group]
