@@ -28,7 +28,7 @@ async def inject_fault(
 ) -> None:
     """Inject the fault, report it before its effects show, and end it if it is temporary.
 
-    `checkpoints` is `checkpoint.uri`.
+    A fault that fails after its report is reported again, with the error. `checkpoints` is `checkpoint.uri`.
     """
     match drill.kind:
         case DrillKind.HANG:
@@ -42,10 +42,10 @@ async def inject_fault(
             report_result(DrillReported(drill.id))
         case DrillKind.CORRUPT_CHECKPOINT:
             child.pause()  # no save can complete without this process
+            report_result(DrillReported(drill.id))  # a pause longer than `progressTimeout` ends the world
             await asyncio.sleep(SETTLE_SECONDS)
-            error = await asyncio.to_thread(corrupt_newest_checkpoint, checkpoints)
-            report_result(DrillReported(drill.id, error))
-            if error:
+            if error := await asyncio.to_thread(corrupt_newest_checkpoint, checkpoints):
+                report_result(DrillReported(drill.id, error))
                 child.resume()
             else:
                 LOG.warning("a drill has damaged the newest saved step uri=%s", checkpoints)

@@ -174,6 +174,35 @@ def test_host_reports_why_it_cannot_inject_a_drill() -> None:
     assert (one.state, one.message) == ("refused", "nothing is saved")
 
 
+def test_drill_that_fails_after_its_report_is_refused() -> None:
+    scene = ask(drillable(), "corrupt-checkpoint")
+    scene.step()
+    scene.hear(1, 1, drill_id="one")
+    scene.step()
+    assert (look(scene).state, look(scene, 60).state) == ("injected", "injected")
+
+    scene.hear(1, 1, drill_id="one", drill_error="nothing is saved")
+    refused = look(scene)
+
+    assert (refused.state, refused.injected, refused.message) == ("refused", None, "nothing is saved")
+
+
+def test_drill_that_fails_after_it_has_ended_its_world_is_measured() -> None:
+    scene = ask(drillable(), "corrupt-checkpoint")
+    scene.step()
+    scene.hear(1, 1, drill_id="one")
+    scene.step()
+    fail(scene, 0, 0)
+    while scene.status.world is None or scene.status.world.generation == 1:
+        scene.step()
+
+    scene.hear(1, 1, drill_id="one", drill_error="nothing is saved")
+
+    assert look(scene).state == "injected"
+    scene.train(step=30, restored=10, failure=None)
+    assert look(scene).state == "recovered"
+
+
 def test_recorded_drill_without_injection_is_reported_as_not_injected() -> None:
     scene = ask(drillable(), "kill-host")
     before = scene.see()

@@ -135,25 +135,25 @@ async def test_each_fault_is_injected(kind: DrillKind, done: list[str], silence:
 
 @pytest.mark.looptime
 @pytest.mark.parametrize(
-    ("kind", "why", "done"),
+    ("kind", "errors", "done"),
     [
-        (DrillKind.KILL_SLICE, "the operator injects this drill, not a host", []),
+        (DrillKind.KILL_SLICE, ["the operator injects this drill, not a host"], []),
         (
             DrillKind.CORRUPT_CHECKPOINT,
-            "0 saved steps: at least 2 are needed, so that an intact one remains",
+            ["", "0 saved steps: at least 2 are needed, so that an intact one remains"],
             ["pause", "resume"],
         ),
     ],
 )
 async def test_failed_injection_is_reported_and_harms_no_process(
-    kind: DrillKind, why: str, done: list[str], tmp_path: Path
+    kind: DrillKind, errors: list[str], done: list[str], tmp_path: Path
 ) -> None:
     child, reporter = FakeChild(), FakeReporter()
     received: list[DrillReported] = []
 
     await inject_fault(Drill(id="one", kind=kind), child, reporter, str(tmp_path), received.append)  # type: ignore[arg-type]
 
-    assert received == [DrillReported("one", why)]
+    assert received == [DrillReported("one", error) for error in errors]
     assert (child.done, reporter.silence) == (done, 0.0)
 
 

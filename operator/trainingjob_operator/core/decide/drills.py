@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from trainingjob_api.drill import DrillRequest
 from trainingjob_api.drill_kinds import DrillKind
-from trainingjob_api.protocol import Progress
+from trainingjob_api.protocol import HostReport, Progress
 from trainingjob_api.status.fault_status import DrillStatus
 from trainingjob_api.status.world_status import Attempt
 from trainingjob_api.world import World
@@ -148,6 +148,8 @@ def _update_drill(
         return _update_ordered_drill(drill, seen, now, is_same_world=is_same_world)
     if drill.state != "injected":
         return drill
+    if is_same_world and (report := _find_report(drill, seen)) and report.drill_error:  # the injection failed later
+        return _close_drill(drill.model_copy(update={"injected": None}), "refused", report.drill_error)
     indices = [index for index, item in enumerate(attempts) if item.generation == drill.generation and item.ended]
     if indices and (measured := _measure_cost(drill, attempts[indices[0] :])):
         return measured
@@ -196,14 +198,7 @@ def _list_progress(seen: Observed) -> list[Progress]:
 
 def _update_ordered_drill(drill: DrillStatus, seen: Observed, now: datetime, *, is_same_world: bool) -> DrillStatus:
     """Return an ordered drill after the hosts' reports."""
-    report = next(
-        (
-            member_view.report
-            for member_view in seen.member_views
-            if member_view.report and member_view.report.drill_id == drill.id
-        ),
-        None,
-    )
+    report = _find_report(drill, seen)
     if report and report.drill_error:
         return _close_drill(drill, "refused", report.drill_error)
     if report:
@@ -212,6 +207,11 @@ def _update_ordered_drill(drill: DrillStatus, seen: Observed, now: datetime, *, 
         return _close_drill(drill, "over", "its world ended before the host injected the drill")
     is_late = seconds_between(drill.requested, now) > ORDER_TIMEOUT_SECONDS
     return _close_drill(drill, "refused", "the host did not inject the drill") if is_late else drill
+
+
+def _find_report(drill: DrillStatus, seen: Observed) -> HostReport | None:  # None: no host has reported the drill
+    reports = (member_view.report for member_view in seen.member_views)
+    return next((report for report in reports if report and report.drill_id == drill.id), None)
 
 
 def _is_training(seen: Observed, decision: Decision) -> bool:
