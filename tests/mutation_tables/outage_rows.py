@@ -151,6 +151,13 @@ OUTAGE_MUTATIONS = (
         ("tests/shell/test_kind_discovery.py",),
     ),
     Mutation(
+        "hosts of an invalid job start without the program config of their world",
+        f"{CORE}/report/job_events.py",
+        "        return self.may_start or (",
+        "        return True or (",
+        (INVALID,),
+    ),
+    Mutation(
         "the hosts of an invalid job do not save before a suspension",
         f"{CORE}/report/invalid_suspension.py",
         "        if seconds_between(status.leaving_since, now) < SUSPEND_SAVE_TIMEOUT_SECONDS:\n",

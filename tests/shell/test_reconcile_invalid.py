@@ -141,6 +141,34 @@ async def test_worlds_of_replicas_train_on_although_an_invalid_job_gets_a_new_op
     assert not any(replica.ended for replica in sim.status.replicas)
 
 
+@pytest.mark.parametrize("spec", [{}, REPLICAS], ids=["one world", "replicas"])
+async def test_host_that_has_not_started_waits_for_a_plan_after_a_restart_of_the_operator(
+    spec: dict[str, object],
+) -> None:
+    """It would train with the config of its pod: of a replica, that is the world of all slices."""
+    sim = Simulation(spec, total=2000)
+    while not sim.status.world:
+        await sim.tick()
+    late, *others = sim.agents.values()
+    late.silent_until = sim.time.seconds + 20.0
+    await sim.tick()
+    started = [agent.active() for agent in others]
+    assert all(started)
+    invalidate(sim)
+    sim.restart_operator()
+    await sim.run(40)
+
+    assert late.active() is None
+    assert [agent.active() for agent in others] == started
+    repair(sim)
+    await sim.run_until_step(3)
+    child = late.active()
+    assert child
+    assert child.world
+    assert child.world.layout
+    assert bool(child.world.replication) is bool(spec)
+
+
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_all_replicas_of_an_invalid_job_save_and_leave_and_resume_without_a_restart(restarts: bool) -> None:
     sim = await suspended(spec=REPLICAS, save_seconds=10.0)

@@ -287,7 +287,9 @@ def _exclude_outage(state: _JobState, now: float) -> None:
 def _find_answer(state: _JobState, job_directive: JobDirective, pod_uid: str) -> Answer:
     """Return the answer to one host. Hosts with the same answer get the same object."""
     pod_directive = state.directives.get(pod_uid)
-    is_member, job_directive = pod_directive is not None, pod_directive or job_directive
+    pod = state.pod_states.get(pod_uid)
+    is_member = pod_directive is not None and pod_directive.admits(pod.report.generation if pod else 0)
+    job_directive = pod_directive or job_directive
     order = job_directive.injection_order
     drill = order.drill if order and pod_uid in order.pods else None
     inspection = _find_inspection(job_directive.inspection, job_directive.world, pod_uid) if is_member else None

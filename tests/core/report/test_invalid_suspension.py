@@ -132,6 +132,7 @@ def test_stored_worlds_train_on_without_a_plan() -> None:
     pods = read_pods(scene.children(), scene.now)
     directive = rebuild_directive(scene.status, UID, pods, scene.heartbeats())
     assert (directive.directive, directive.replicas) == (Directive.TRAIN, ())
+    assert [directive.admits(generation) for generation in (0, 1, 2)] == [False, True, False]
     assert directive.world
     assert directive.world.slices == (0, 1)
 
@@ -145,6 +146,7 @@ def test_stored_worlds_of_replicas_train_on_and_end_together() -> None:
     pods = read_pods(scene.children(), scene.now)
     directive = rebuild_directive(scene.status, UID, pods, scene.heartbeats())
     assert [one.world.slices for one in directive.replicas if one.world] == [(0,), (2,)]
+    assert not any(one.may_start for one in directive.replicas)
     assert directive.world
     assert set(directive.find_for_pods()) == {member.pod_uid for member in directive.world.members}
 

@@ -32,12 +32,18 @@ PHASES_AFTER_WORLD = frozenset({Phase.IDLE, Phase.LEFT, Phase.DONE, Phase.FAILED
 def rebuild_directive(
     status: TrainingJobStatus, job_uid: str, pods: Sequence[Pod], heartbeats: HeartbeatState
 ) -> JobDirective:
-    """Return the directive with which the hosts of the stored worlds continue after a restart of the operator."""
+    """Return the directive with which the hosts of the stored worlds continue after a restart of the operator.
+
+    These worlds lack the program config, which needs a plan. A host that has not started would take that of its pod: a
+    replica would train as a world of all slices, and others would run another program than their peers.
+    """
     worlds = rebuild_worlds(status, job_uid, pods, heartbeats.latest_reports)
     if not worlds:
         return JobDirective(Directive.WAIT)
-    directives = tuple(JobDirective(Directive.TRAIN, world) for world in worlds)
-    return JobDirective(Directive.TRAIN, merge_worlds(worlds), replicas=directives if status.replicas else ())
+    directives = tuple(JobDirective(Directive.TRAIN, world, may_start=False) for world in worlds)
+    return JobDirective(
+        Directive.TRAIN, merge_worlds(worlds), may_start=False, replicas=directives if status.replicas else ()
+    )
 
 
 def make_leave_directive(directive: JobDirective) -> JobDirective:

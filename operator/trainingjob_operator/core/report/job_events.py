@@ -45,6 +45,8 @@ class JobDirective:
 
     directive: Directive
     world: World | None = None
+    may_start: bool = True
+    """Whether a host may start its trainer in the world. Otherwise, only hosts get it whose trainer has started."""
     outcome: str = ""
     collects_diagnostics: bool = False
     injection_order: InjectionOrder | None = None
@@ -61,6 +63,10 @@ class JobDirective:
     """The directives for slices that train as replicas, each with its world. Empty: one world spans all slices."""
     live_slices: tuple[int, ...] | None = None
     """Slices that are in a round with others. None: slices are no replicas."""
+
+    def admits(self, generation: int) -> bool:
+        """Return whether a member may get the world. `generation` is that of its trainer, 0 if none has started."""
+        return self.may_start or (self.world is not None and self.world.generation == generation)
 
     def find_for_pods(self) -> dict[str, "JobDirective"]:
         """Return the directive for each pod that is a member of a world."""
