@@ -4,6 +4,7 @@ from tests.mutation_tables.mutation import CORE, SHELL, Mutation
 
 DELETIONS = "tests/shell/test_reconcile_deletions.py"
 INVALID = "tests/shell/test_reconcile_invalid.py"
+FINISHED = "tests/shell/test_finished_jobs.py"
 WORKLOADS = "tests/shell/test_workload_reader.py"
 
 OUTAGE_MUTATIONS = (
@@ -188,9 +189,30 @@ OUTAGE_MUTATIONS = (
     Mutation(
         "a finished job that became invalid stays",
         f"{SHELL}/reconcile.py",
-        "            return await self._delete_expired(job) if delay <= 0.0 else min(delay, IDLE_REQUEUE_SECONDS)\n",
-        "            return IDLE_REQUEUE_SECONDS\n",
-        (INVALID,),
+        "        return await self._delete_expired(job) if delay <= 0.0 else min(delay, IDLE_REQUEUE_SECONDS)\n",
+        "        return IDLE_REQUEUE_SECONDS\n",
+        (INVALID, FINISHED),
+    ),
+    Mutation(
+        "a job that failed loses its cause when it becomes invalid",
+        f"{SHELL}/reconcile.py",
+        "        if before.completion_time is not None:\n",
+        "        if False:\n",
+        (FINISHED,),
+    ),
+    Mutation(
+        "a finished job waits for JobSet",
+        f"{SHELL}/reconcile.py",
+        "            if status.completion_time is not None:\n",
+        "            if False:\n",
+        (FINISHED,),
+    ),
+    Mutation(
+        "kubectl wait ignores the conditions of a finished job after an edit",
+        f"{CORE}/report/job_status.py",
+        "        return finished_status(previous, seen.generation)\n",
+        "        return previous\n",
+        (FINISHED,),
     ),
     Mutation(
         "an invalid job may get an unchecked ServiceAccount",

@@ -129,6 +129,7 @@ async def test_a_new_operator_repeats_the_world_of_a_job_with_a_bad_spec() -> No
     sim.edit(elastic={"maxRestarts": -1})
     sim.restart_operator()
 
+    await sim.report()
     await look(sim)
 
     agent = next(iter(sim.agents.values()))

@@ -51,7 +51,7 @@ from trainingjob_operator.core.report.job_events import (
     list_recreation_events,
     make_directive,
 )
-from trainingjob_operator.core.report.job_status import blocked_status, invalid_status
+from trainingjob_operator.core.report.job_status import blocked_status, finished_status, invalid_status
 from trainingjob_operator.core.report.rejections import join_rejections
 from trainingjob_operator.core.validation.queue_limits import describe_queue_limits
 from trainingjob_operator.core.validation.queue_state import QueueConfig
@@ -188,6 +188,8 @@ class Reconciler:
         except MissingKindError as error:
             message = f"JobSet is not installed: install it ({error})"
             status, now = self._statuses.newest(uid, job)
+            if status.completion_time is not None:
+                return await self._report_finished(job, status, status.completion_time, now)
             heartbeats = self._hub.heartbeat_state(_job_key(job))
             status = blocked_status(status, Reason.JOBSET_MISSING, message, heartbeats, _generation(job), now)
             await self._statuses.write_if_changed(job, uid, status)
@@ -248,6 +250,16 @@ class Reconciler:
             return min(postponable, max(self._hub.seconds_until_silence(_job_key(job)), FORMING_REQUEUE_SECONDS))
         return requeue_delay(plan, seen, decision, new_status, now)
 
+    async def _report_finished(
+        self, job: Manifest, status: TrainingJobStatus, completion_time: str, now: datetime
+    ) -> float | None:  # None: the job is deleted
+        """Keep the outcome of a finished job without a plan or without JobSet, and delete the job once it expires."""
+        await self._statuses.write_if_changed(
+            job, get_text(job, "metadata", "uid"), finished_status(status, _generation(job))
+        )
+        delay = seconds_until_expiry(get_int(job, "spec", "ttlSecondsAfterFinished"), completion_time, now)
+        return await self._delete_expired(job) if delay <= 0.0 else min(delay, IDLE_REQUEUE_SECONDS)
+
     async def _delete_expired(self, job: Manifest) -> float | None:  # None: the job is deleted
         try:
             await self._cluster.delete(job)
@@ -265,11 +277,9 @@ class Reconciler:
         uid, key = get_text(job, "metadata", "uid"), _job_key(job)
         problems = [str(problem) for problem in result.problems]
         before, now = self._statuses.newest(uid, job)
+        if before.completion_time is not None:
+            return await self._report_finished(job, before, before.completion_time, now)
         status = invalid_status(before, problems, self._hub.heartbeat_state(key), _generation(job), now)
-        if status.completion_time is not None:
-            await self._statuses.write_if_changed(job, uid, status)
-            delay = seconds_until_expiry(get_int(job, "spec", "ttlSecondsAfterFinished"), status.completion_time, now)
-            return await self._delete_expired(job) if delay <= 0.0 else min(delay, IDLE_REQUEUE_SECONDS)
         if status.problems != before.problems:  # the phase of a job with a world does not show them
             text = "no world is started or recovered until the spec is valid: " + "; ".join(problems)
             await self._emit_events(job, (JobEvent(Reason.INVALID_SPEC, text, is_warning=True),))

@@ -71,7 +71,9 @@ def next_status(
     `warnings` come from the plan. `refusal` is the API server's error if it rejected a creation or deletion of a child.
     """
     previous = seen.status
-    if seen.is_over or (isinstance(decision, Wait) and decision.reason == Reason.WAITING_FOR_HEARTBEATS):
+    if seen.is_over:
+        return finished_status(previous, seen.generation)
+    if isinstance(decision, Wait) and decision.reason == Reason.WAITING_FOR_HEARTBEATS:
         return previous  # nothing new to report
     situation = derive_situation(plan, seen, decision, refusal, now)
     end = get_world_end(decision)
@@ -179,6 +181,15 @@ def _move_lost_steps(old: TrainingJobStatus, attempts: attempt_records.Attempts,
             goodput_now, Bucket.TRAINING, Bucket.LOST_STEPS, num_lost_steps * old.progress.step_seconds
         )
     return goodput_now
+
+
+def finished_status(old: TrainingJobStatus, generation: int) -> TrainingJobStatus:
+    """Return the status of a finished job after an edit: only the generation changes, never the outcome.
+
+    `kubectl wait` and tools of GitOps ignore conditions of an older generation.
+    """
+    conditions = tuple(condition.model_copy(update={"observed_generation": generation}) for condition in old.conditions)
+    return old.model_copy(update={"observed_generation": generation, "conditions": conditions})
 
 
 def invalid_status(
