@@ -9,6 +9,7 @@ from trainingjob_api.data_report import DataReport, SourceReport
 from trainingjob_api.status.fault_status import NodeProbation
 from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_api.status.world_status import Attempt
+from trainingjob_operator.core.report.conditions import merge_conditions
 from trainingjob_operator.core.report.status_writes import MAX_BYTES, shorten_to_limit, should_write
 from trainingjob_operator.core.stored_status import read_status, write_status
 from trainingjob_operator.core.times import format_time, seconds_between
@@ -41,6 +42,15 @@ def test_time_alone_is_never_worth_a_write() -> None:
 
     assert scene.status != old
     assert not should_write(old, scene.status, scene.now)
+
+
+def test_messages_of_a_job_that_has_not_started_are_written() -> None:
+    old = TrainingJobStatus(conditions=merge_conditions((), [("Valid", "True", "Valid", "planned")], 1, NOW))
+    later = NOW + timedelta(seconds=5)
+    conditions = merge_conditions(old.conditions, [("Valid", "True", "Valid", "planned; the queue is full")], 1, later)
+
+    assert should_write(old, old.model_copy(update={"conditions": conditions}), later)
+    assert not should_write(old, old, later)
 
 
 def test_nodes_that_leave_one_after_another_cause_one_write() -> None:

@@ -26,6 +26,8 @@ def should_write(old: TrainingJobStatus, new: TrainingJobStatus, now: datetime) 
         return True
     if _without_time(old) == _without_time(new):
         return False
+    if old.start_time is None:
+        return True  # no time is counted before the start, and hardly anything changes
     counted_seconds = sum(old.goodput.seconds.values())
     return seconds_between(old.start_time, now) - counted_seconds >= WRITE_INTERVAL_SECONDS
 
