@@ -41,4 +41,18 @@ REPORT_MUTATIONS = (
         "                messages = _list_absences((slice_,), heartbeat_timeout)\n",
         (ABSENT,),
     ),
+    Mutation(
+        "a job that has not started keeps outdated messages",
+        f"{CORE}/report/status_writes.py",
+        "    if old.start_time is None:\n",
+        "    if False:\n",
+        ("tests/core/report/test_status_writes.py",),
+    ),
+    Mutation(
+        "an edit of the deadline fails a job at once",
+        f"{CORE}/validation/validate_update.py",
+        "deadline != before and deadline < run_seconds:",
+        "deadline != before and deadline < 0:",
+        ("tests/core/validation/test_validate_update.py",),
+    ),
 )

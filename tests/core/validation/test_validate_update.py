@@ -41,6 +41,29 @@ def test_a_job_that_is_behind_may_be_edited_elsewhere() -> None:
     assert list(check_update(job(1199), job(1199, suspend=True))) == []
 
 
+PASSED = (
+    "spec.activeDeadlineSeconds: 3600 must be greater than 7,201, the seconds that the job has run. It would fail at "
+    "once, and lose the steps since its last checkpoint. To stop the job with a save, set `spec.suspend: true`."
+)
+DEADLINES = {
+    "in the future": (None, 7201, []),
+    "passed": (None, 3600, [PASSED]),
+    "lowered below the time that has passed": (8000, 3600, [PASSED]),
+    "unchanged": (3600, 3600, []),
+    "removed": (3600, None, []),
+}
+
+
+@pytest.mark.parametrize(("before", "deadline", "want"), DEADLINES.values(), ids=DEADLINES.keys())
+def test_an_edit_of_the_deadline_fails_no_job_at_once(
+    before: int | None, deadline: int | None, want: list[str]
+) -> None:
+    status = {**STATUS, "runningSeconds": 7200.6}
+    old, new = (job(status=status, activeDeadlineSeconds=seconds) for seconds in (before, deadline))
+
+    assert [str(problem) for problem in check_update(old, new)] == want
+
+
 def test_finished_job_is_immutable() -> None:
     old = job(status=OVER, slices={"max": 2})
 

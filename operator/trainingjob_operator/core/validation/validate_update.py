@@ -12,12 +12,13 @@ from trainingjob_operator.core.manifests import Manifest, get_int, get_text, get
 from trainingjob_operator.core.stored_status import read_status
 
 STEPS = "spec.training.steps"
+DEADLINE = "spec.activeDeadlineSeconds"
 EDITABLE_AFTER_END = ("ttlSecondsAfterFinished",)
 """Fields that an edit can still change after the end of a job."""
 
 
 def check_update(old: Manifest, new: Manifest) -> Iterator[Problem]:
-    """Check that the job does not end before its current step, and that a finished job is not edited."""
+    """Check that the edit does not end the job before its current step, and that a finished job is not edited."""
     status = read_status(old)
     if status.completion_time is not None:
         yield from _check_finished(old, new)
@@ -30,6 +31,18 @@ def check_update(old: Manifest, new: Manifest) -> Iterator[Problem]:
             "succeeds."
         )
         yield Problem(STEPS, steps, message, (str(done),))
+    yield from _check_deadline(old, new, status.running_seconds)
+
+
+def _check_deadline(old: Manifest, new: Manifest, run_seconds: float) -> Iterator[Problem]:
+    """Check that a new deadline has not passed. The status may lag, so that the job has run for longer than it says."""
+    deadline, before = (get_int(job, "spec", "activeDeadlineSeconds") for job in (new, old))
+    if deadline is not None and deadline != before and deadline < run_seconds:
+        message = (
+            f"{deadline} must be greater than {run_seconds:,.0f}, the seconds that the job has run. It would fail at "
+            "once, and lose the steps since its last checkpoint. To stop the job with a save, set `spec.suspend: true`."
+        )
+        yield Problem(DEADLINE, deadline, message)
 
 
 def warn_of_update(old: Manifest, new: Manifest) -> Iterator[Problem]:
