@@ -55,4 +55,11 @@ REPORT_MUTATIONS = (
         "deadline != before and deadline < 0:",
         ("tests/core/validation/test_validate_update.py",),
     ),
+    Mutation(
+        "an edit of the epochs ends a job before its current step",
+        f"{CORE}/validation/validate_update.py",
+        "math.ceil(total * epochs / before) < done:",
+        "math.ceil(total * epochs / before) < 0:",
+        ("tests/core/validation/test_validate_update.py",),
+    ),
 )

@@ -41,6 +41,30 @@ def test_a_job_that_is_behind_may_be_edited_elsewhere() -> None:
     assert list(check_update(job(1199), job(1199, suspend=True))) == []
 
 
+TRAINED = (
+    "spec.training.epochs: 0.5 must be at least 0.72, which the job has trained by step 1,200. With fewer epochs, the "
+    "job saves and succeeds at its current step. Nearest legal value: 0.72."
+)
+SIZES = {"batchSchedule": [{"fromStep": 100, "globalBatchSize": 64}]}
+EPOCHS: dict[str, tuple[dict[str, Any], Any, list[str]]] = {
+    "more": ({"epochs": 4}, STATUS, []),
+    "fewer, still ahead": ({"epochs": 2}, STATUS, []),
+    "nearest": ({"epochs": 0.72}, STATUS, []),
+    "behind": ({"epochs": 0.5}, STATUS, [TRAINED]),
+    "behind, with other batch sizes": ({"epochs": 0.5, **SIZES}, STATUS, []),
+    "the text is not counted": ({"epochs": 0.5}, {**STATUS, "progress": {"step": 1200}}, []),
+    "steps instead": ({"steps": 3000}, STATUS, []),
+    "no number": ({"epochs": "x"}, STATUS, []),
+}
+
+
+@pytest.mark.parametrize(("training", "status", "want"), EPOCHS.values(), ids=EPOCHS.keys())
+def test_a_job_cannot_end_before_its_epochs(training: dict[str, Any], status: Any, want: list[str]) -> None:
+    old = {"spec": {"training": {"epochs": 3}}, "status": status}
+
+    assert [str(problem) for problem in check_update(old, {"spec": {"training": training}})] == want
+
+
 PASSED = (
     "spec.activeDeadlineSeconds: 3600 must be greater than 7,201, the seconds that the job has run. It would fail at "
     "once, and lose the steps since its last checkpoint. To stop the job with a save, set `spec.suspend: true`."

@@ -3,6 +3,7 @@
 The API server enforces immutable fields (`trainingjob_api.cel`). The new spec is validated like any spec.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from trainingjob_operator.core.manifests import Manifest, get_int, get_text, get
 from trainingjob_operator.core.stored_status import read_status
 
 STEPS = "spec.training.steps"
+EPOCHS = "spec.training.epochs"
 DEADLINE = "spec.activeDeadlineSeconds"
 EDITABLE_AFTER_END = ("ttlSecondsAfterFinished",)
 """Fields that an edit can still change after the end of a job."""
@@ -31,7 +33,26 @@ def check_update(old: Manifest, new: Manifest) -> Iterator[Problem]:
             "succeeds."
         )
         yield Problem(STEPS, steps, message, (str(done),))
+    yield from _check_epochs(old, new, done, status.progress.of if status.progress else None)
     yield from _check_deadline(old, new, status.running_seconds)
+
+
+def _check_epochs(old: Manifest, new: Manifest, done: int, total: int | None) -> Iterator[Problem]:
+    """Check that the job has not trained more than the new number of epochs. `total`: the steps of the former number.
+
+    Epochs and steps are only proportional if all batches have the same size.
+    """
+    epochs, before = (get_value(job, "spec", "training", "epochs") for job in (new, old))
+    has_numbers = all(isinstance(number, int | float) and number > 0 for number in (epochs, before))
+    if not has_numbers or not total or get_value(new, "spec", "training", "batchSchedule"):
+        return
+    if epochs < before and math.ceil(total * epochs / before) < done:
+        nearest = f"{math.ceil(100 * done * before / total) / 100:g}"
+        message = (
+            f"{epochs:g} must be at least {nearest}, which the job has trained by step {done:,}. With fewer epochs, "
+            "the job saves and succeeds at its current step."
+        )
+        yield Problem(EPOCHS, epochs, message, (nearest,))
 
 
 def _check_deadline(old: Manifest, new: Manifest, run_seconds: float) -> Iterator[Problem]:
@@ -73,7 +94,7 @@ def _read_length(job: Manifest) -> tuple[Any, Any]:
 def _warn_of_counted_steps(new: Manifest, *, depends: bool) -> Iterator[Problem]:
     """Warn of another learning rate, which depends on the number of steps, if the hosts count the steps."""
     steps, epochs = _read_length(new)
-    path, value = ("spec.training.epochs", epochs) if steps is None else (STEPS, steps)
+    path, value = (EPOCHS, epochs) if steps is None else (STEPS, steps)
     if depends:
         message = "changes the learning rate from the next step on, because it changes the number of steps."
         yield Problem(path, value, message)
