@@ -159,6 +159,13 @@ OUTAGE_MUTATIONS = (
         (INVALID,),
     ),
     Mutation(
+        "a field of a newer operator makes an older one forget the world",
+        f"{CORE}/stored_status.py",
+        '            if problem["type"] == "extra_forbidden":\n',
+        "            if False:\n",
+        (INVALID, "tests/core/report/test_status_writes.py"),
+    ),
+    Mutation(
         "the hosts of an invalid job do not save before a suspension",
         f"{CORE}/report/invalid_suspension.py",
         "        if seconds_between(status.leaving_since, now) < SUSPEND_SAVE_TIMEOUT_SECONDS:\n",

@@ -169,6 +169,20 @@ async def test_host_that_has_not_started_waits_for_a_plan_after_a_restart_of_the
     assert bool(child.world.replication) is bool(spec)
 
 
+async def test_worlds_with_fields_of_a_newer_operator_train_on_after_a_rollback() -> None:
+    sim = Simulation(total=2000)
+    await sim.run_until_step(10)
+    edit(sim, training={**sim.job["spec"]["training"], "newField": 1})
+    sim.job["status"]["world"]["live"]["newField"] = 1
+    sim.cluster.touch(sim.job)
+    processes = [agent.active() for agent in sim.agents.values()]
+    sim.restart_operator()
+    await sim.run(30)
+
+    assert sim.condition("Valid") == ("False", "InvalidSpec")
+    assert [agent.active() for agent in sim.agents.values()] == processes
+
+
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_all_replicas_of_an_invalid_job_save_and_leave_and_resume_without_a_restart(restarts: bool) -> None:
     sim = await suspended(spec=REPLICAS, save_seconds=10.0)

@@ -134,6 +134,26 @@ def test_fields_that_make_no_sense_are_dropped_and_the_rest_is_kept() -> None:
     assert read_status({"status": "none"}) == TrainingJobStatus()
 
 
+def test_fields_of_a_newer_operator_are_dropped_and_the_world_is_kept() -> None:
+    job = job_manifest(make_plan(), trained().status)
+    before = read_status(job)
+    live = job["status"]["world"]["live"] | {"newField": 1}
+    live["keep"] = live["keep"] | {"newField": {}, "stages": [{"every": 100, "newField": 2}]}
+    job["status"]["world"]["live"] = live
+
+    status = read_status(job)
+
+    assert status.world
+    assert before.world
+    assert status.world.live
+    assert status.world.live.save == (before.world.live and before.world.live.save)
+    assert [stage.every for stage in status.world.live.keep.stages or ()] == [100]
+    assert job["status"]["world"]["live"]["newField"] == 1, "the object of the API server stays as it is"
+    job["status"]["world"]["generation"] = "x"
+    assert read_status(job).world is None
+    assert read_status(job).attempts == before.attempts
+
+
 def test_times_are_parsed_and_invalid_ones_are_none() -> None:
     assert seconds_between(format_time(NOW), NOW + timedelta(seconds=1.5)) == 1.5
     assert seconds_between("2026-11-21T11:59:59", NOW) == 1.0
