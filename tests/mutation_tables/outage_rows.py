@@ -166,6 +166,20 @@ OUTAGE_MUTATIONS = (
         (INVALID, "tests/core/report/test_status_writes.py"),
     ),
     Mutation(
+        "an invalid job that has trained all steps holds its devices",
+        f"{SHELL}/reconcile.py",
+        "        if reports := find_final_reports(",
+        "        if False and find_final_reports(",
+        (INVALID,),
+    ),
+    Mutation(
+        "an edit for more steps is lost when the job is invalid at its last step",
+        f"{CORE}/report/invalid_completion.py",
+        "    if directive is None or is_edited or any(",
+        "    if directive is None or any(",
+        ("tests/core/report/test_invalid_completion.py", INVALID),
+    ),
+    Mutation(
         "the hosts of an invalid job do not save before a suspension",
         f"{CORE}/report/invalid_suspension.py",
         "        if seconds_between(status.leaving_since, now) < SUSPEND_SAVE_TIMEOUT_SECONDS:\n",
@@ -189,8 +203,8 @@ OUTAGE_MUTATIONS = (
     Mutation(
         "replicas of an invalid job that left count as lost when the job resumes",
         f"{CORE}/report/invalid_suspension.py",
-        "tuple(_end_replica(replica, now) if end else replica for replica in status.replicas)",
-        "status.replicas",
+        "    replicas = (_end_replica(replica, end.cause.reason, now) for replica in status.replicas)\n",
+        "    replicas = (replica for replica in status.replicas)\n",
         (INVALID,),
     ),
     Mutation(

@@ -183,6 +183,44 @@ async def test_worlds_with_fields_of_a_newer_operator_train_on_after_a_rollback(
     assert [agent.active() for agent in sim.agents.values()] == processes
 
 
+def upgrade(sim: Simulation) -> None:
+    """Replace the operator by one that does not know the accelerator of the stored spec."""
+    sim.job["spec"]["slices"]["accelerator"] = "b999"
+    sim.cluster.touch(sim.job)
+    sim.restart_operator()
+
+
+@pytest.mark.parametrize("spec", [{}, REPLICAS], ids=["one world", "replicas"])
+async def test_job_that_an_upgrade_makes_invalid_succeeds_after_its_last_step(spec: dict[str, object]) -> None:
+    sim = Simulation(spec, total=20)
+    await sim.run_until_step(10)
+    upgrade(sim)
+    await sim.run(60, until="Succeeded")
+
+    assert sim.condition("Succeeded") == ("True", "Completed")
+    assert sim.condition("Running") == ("False", "Completed")
+    assert sim.condition("Valid") == ("False", "InvalidSpec")
+    assert sim.status.checkpoint
+    assert sim.status.checkpoint.step == 20
+    assert {attempt.cause.reason for attempt in sim.status.attempts if attempt.cause} == {"Completed"}
+    assert all(attempt.ended for attempt in sim.status.attempts)
+    assert "Completed" in [reason for _, reason, _ in sim.cluster.events]
+    await sim.run(5)
+    assert {pod["status"]["phase"] for pod in sim.cluster.all("Pod")} == {"Succeeded"}
+
+
+async def test_invalid_job_with_an_edit_for_more_steps_waits_for_a_valid_spec() -> None:
+    sim = Simulation(total=20)
+    await sim.run_until_step(10)
+    invalidate(sim, training={**sim.job["spec"]["training"], "steps": 40})
+    await sim.run(30)
+    assert sim.status.completion_time is None
+
+    repair(sim)
+    await sim.run(90, until="Succeeded")
+    assert sim.newest_step == 40
+
+
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_all_replicas_of_an_invalid_job_save_and_leave_and_resume_without_a_restart(restarts: bool) -> None:
     sim = await suspended(spec=REPLICAS, save_seconds=10.0)

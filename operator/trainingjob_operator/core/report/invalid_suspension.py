@@ -101,26 +101,27 @@ def suspended_status(
         (kind, "False", Reason.SUSPENDED, "") for kind in ("Queued", "Running", "Degraded")
     ]
     counted = goodput.count_until_now(status, now)
-    ended = attempts.add_seconds(status.attempts, status.goodput, counted)
-    return status.model_copy(
+    spent = attempts.add_seconds(status.attempts, status.goodput, counted)
+    status = status.model_copy(update={"attempts": spent})
+    return (end_all_worlds(status, end, now) if end else status).model_copy(
         update={
             "phase": stage.value,
             "conditions": merge_conditions(status.conditions, [suspended, *others], generation, now),
-            "attempts": _end_all(ended, end, now) if end else ended,
-            "replicas": tuple(_end_replica(replica, now) if end else replica for replica in status.replicas),
             "leaving_since": None if end else status.leaving_since or format_time(now),
             "goodput": counted.model_copy(update={"current": Bucket.RESIZING if end is None else Bucket.SUSPENDED}),
         }
     )
 
 
-def _end_all(ended: attempts.Attempts, end: WorldEnd, now: datetime) -> attempts.Attempts:
-    """Return the attempts after all worlds have ended. Replicas have several."""
-    return tuple(closed for item in ended for closed in attempts.end_attempt((item,), end, now, restarted=False))
+def end_all_worlds(status: TrainingJobStatus, end: WorldEnd, now: datetime) -> TrainingJobStatus:
+    """Return the status after all worlds have ended for the same reason. Replicas have several."""
+    ended = (closed for item in status.attempts for closed in attempts.end_attempt((item,), end, now, restarted=False))
+    replicas = (_end_replica(replica, end.cause.reason, now) for replica in status.replicas)
+    return status.model_copy(update={"attempts": tuple(ended), "replicas": tuple(replicas)})
 
 
-def _end_replica(replica: ReplicaStatus, now: datetime) -> ReplicaStatus:
-    return replica.model_copy(update={"ended": replica.ended or format_time(now), "reason": Reason.SUSPENDED})
+def _end_replica(replica: ReplicaStatus, reason: str, now: datetime) -> ReplicaStatus:
+    return replica.model_copy(update={"ended": replica.ended or format_time(now), "reason": reason})
 
 
 def resumed_status(status: TrainingJobStatus, generation: int, now: datetime) -> TrainingJobStatus:
