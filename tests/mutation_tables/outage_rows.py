@@ -168,8 +168,8 @@ OUTAGE_MUTATIONS = (
     Mutation(
         "an invalid job that has trained all steps holds its devices",
         f"{SHELL}/reconcile.py",
-        "        if reports := find_final_reports(",
-        "        if False and find_final_reports(",
+        "        if is_complete(",
+        "        if False and is_complete(",
         (INVALID,),
     ),
     Mutation(
@@ -178,6 +178,13 @@ OUTAGE_MUTATIONS = (
         "    if directive is None or is_edited or any(",
         "    if directive is None or any(",
         ("tests/core/report/test_invalid_completion.py", INVALID),
+    ),
+    Mutation(
+        "an invalid job shows the step that it had saved before",
+        f"{CORE}/report/job_status.py",
+        '            "checkpoint": checkpoint,\n',
+        "",
+        ("tests/core/report/test_job_status.py",),
     ),
     Mutation(
         "the hosts of an invalid job do not save before a suspension",

@@ -38,7 +38,7 @@ from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.pod_groups import describe_unknown_versions
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.report.invalid_completion import MESSAGE as COMPLETED
-from trainingjob_operator.core.report.invalid_completion import completed_status, find_final_reports
+from trainingjob_operator.core.report.invalid_completion import completed_status, is_complete
 from trainingjob_operator.core.report.invalid_suspension import (
     find_suspension_end,
     make_leave_directive,
@@ -293,8 +293,8 @@ class Reconciler:
                 children = await self._read_children(job)
                 pods = read_pods(children, now)
                 directive = directive or rebuild_directive(status, uid, pods, self._hub.heartbeat_state(key))
-        if reports := find_final_reports(status, directive, self._hub.heartbeat_state(key), _generation(job)):
-            status = completed_status(status, reports, _generation(job), now)
+        if is_complete(status, directive, self._hub.heartbeat_state(key), _generation(job)):
+            status = completed_status(status, _generation(job), now)
             await self._statuses.write_if_changed(job, uid, status)
             self._hub.publish(key, JobDirective(Directive.FINISH, outcome=describe_outcome(status)))
             await self._emit_events(job, (JobEvent(Reason.COMPLETED, COMPLETED),))

@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.builders import make_plan
 from tests.support.scenes import Scene
-from trainingjob_api.protocol import Directive, HostReport, Phase
-from trainingjob_operator.core.report.invalid_completion import completed_status, find_final_reports
+from trainingjob_api.protocol import Directive, Phase
+from trainingjob_operator.core.report.invalid_completion import completed_status, is_complete
 from trainingjob_operator.core.report.job_events import JobDirective
 
 
@@ -18,46 +18,40 @@ def done() -> tuple[Scene, JobDirective]:
     return scene, JobDirective(Directive.TRAIN, scene.see().world)
 
 
-def find(scene: Scene, directive: JobDirective | None, generation: int | None = None) -> tuple[HostReport, ...]:
+def find(scene: Scene, directive: JobDirective | None, generation: int | None = None) -> bool:
     observed = scene.status.observed_generation if generation is None else generation
-    return find_final_reports(scene.status, directive, scene.heartbeats(), observed or 0)
+    return is_complete(scene.status, directive, scene.heartbeats(), observed or 0)
 
 
 def test_job_is_complete_once_all_hosts_are_done() -> None:
     scene, directive = done()
-    reports = find(scene, directive)
-    assert len(reports) == 4
+    assert find(scene, directive)
 
-    status = completed_status(scene.status, reports, 1, scene.now)
-    assert (status.phase, status.display.checkpoint, status.goodput.current) == ("Succeeded", "20", "")
+    status = completed_status(scene.status, 1, scene.now)
+    assert (status.phase, status.display.reason, status.goodput.current) == ("Succeeded", "Completed", "")
     assert status.completion_time
     assert all(attempt.ended for attempt in status.attempts)
-
-
-def test_job_without_a_checkpoint_keeps_none() -> None:
-    scene, _ = done()
-    assert completed_status(scene.status, (), 1, scene.now).display.checkpoint == ""
 
 
 def test_a_host_that_still_saves_is_waited_for() -> None:
     scene, directive = done()
     scene.hear_slice(1, phase=Phase.SAVING)
-    assert find(scene, directive) == ()
+    assert not find(scene, directive)
     scene.hear_slice(1, phase=Phase.DONE, generation=0)
-    assert find(scene, directive) == (), "it was done in the world before this one"
+    assert not find(scene, directive), "it was done in the world before this one"
     scene.news.clear()
-    assert find(scene, directive) == ()
+    assert not find(scene, directive)
 
 
 def test_an_edited_job_and_one_without_a_world_are_not_complete() -> None:
     scene, directive = done()
-    assert find(scene, directive, 2) == ()
-    assert find(scene, None) == ()
-    assert find(scene, JobDirective(Directive.WAIT)) == ()
+    assert not find(scene, directive, 2)
+    assert not find(scene, None)
+    assert not find(scene, JobDirective(Directive.WAIT))
 
 
 @pytest.mark.parametrize("has_world", [True, False])
 def test_all_replicas_must_be_done(has_world: bool) -> None:
     scene, directive = done()
     other = directive if has_world else JobDirective(Directive.WAIT)
-    assert bool(find(scene, replace(directive, replicas=(directive, other)))) is has_world
+    assert find(scene, replace(directive, replicas=(directive, other))) is has_world

@@ -10,9 +10,11 @@ from tests.support.replica_scenes import ReplicaScene, replicated
 from tests.support.scenes import Scene, edited, trained
 from trainingjob_api.protocol import Phase, Progress
 from trainingjob_api.status.training_job_status import Condition, TrainingJobStatus
+from trainingjob_operator.core.decide.decisions import Wait
 from trainingjob_operator.core.observe.heartbeats import HeartbeatState
+from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.report.conditions import CONDITION_TYPES
-from trainingjob_operator.core.report.job_status import blocked_status, invalid_status
+from trainingjob_operator.core.report.job_status import blocked_status, invalid_status, next_status
 from trainingjob_operator.core.times import format_time
 
 SILENCE = HeartbeatState()
@@ -164,6 +166,14 @@ def test_phase_of_a_forming_world_depends_on_the_previous_one(cause: str, phase:
     assert truth(scene.status)["Running"] == ("False", "Joining")
 
 
+def test_status_stays_while_a_new_operator_waits_for_heartbeats() -> None:
+    scene = trained()
+    scene.news.clear()
+    wait = Wait(Reason.WAITING_FOR_HEARTBEATS, "")
+
+    assert next_status(scene.plan, scene.see(), wait, scene.now) == scene.status
+
+
 def test_a_spec_that_cannot_be_planned() -> None:
     status = invalid_status(TrainingJobStatus(), ["spec.model: is missing.", "spec.data: is missing."], SILENCE, 3, NOW)
 
@@ -191,7 +201,9 @@ def test_invalid_spec_is_reported_while_the_world_runs() -> None:
 def test_steps_of_a_world_are_shown_without_a_decision(kind: str) -> None:
     """Else the job would seem to make no progress."""
     scene = trained()
-    scene.hear_slice(0, 1, progress=Progress(step=31, loss=1.25, tokens_per_second=2000.0))
+    scene.hear_slice(
+        0, 1, committed=30, progress=Progress(step=31, loss=1.25, tokens_per_second=2000.0, step_seconds=2.0)
+    )
     if kind == "invalid":
         status = invalid_status(scene.status, ["spec.model: is missing."], scene.heartbeats(), 2, NOW)
     else:
@@ -200,14 +212,18 @@ def test_steps_of_a_world_are_shown_without_a_decision(kind: str) -> None:
     assert status.progress
     assert (status.progress.step, status.progress.of, status.progress.percent) == (31, 100, 31.0)
     assert (status.display.step, status.display.loss, status.display.tokens_per_second) == ("31/100", "1.25", "2 k")
+    assert status.checkpoint
+    assert (status.checkpoint.step, status.display.checkpoint, status.display.eta) == (30, "30", "2 m 18 s")
     assert (status.display.slices, status.display.mesh) == (scene.status.display.slices, scene.status.display.mesh)
 
 
 def test_reports_of_a_former_world_are_no_progress() -> None:
     scene = trained()
-    scene.hear_slice(0, 1, progress=Progress(step=31), generation=7)
+    scene.hear_slice(0, 1, progress=Progress(step=31), committed=31, generation=7)
 
-    assert invalid_status(scene.status, [], scene.heartbeats(), 2, NOW).progress == scene.status.progress
+    invalid = invalid_status(scene.status, [], scene.heartbeats(), 2, NOW)
+
+    assert (invalid.progress, invalid.checkpoint) == (scene.status.progress, scene.status.checkpoint)
 
 
 def test_first_steps_are_shown_without_a_plan() -> None:

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from trainingjob_api.data_report import DataReport, PreparationProgress
-from trainingjob_api.protocol import Phase, Progress
+from trainingjob_api.protocol import HostReport, Phase, Progress
 from trainingjob_api.status.progress_status import CheckpointStatus, ProgressStatus
 from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.core.observe.heartbeats import LatestReport
@@ -57,20 +57,32 @@ def follow_reports(
 
     What only a plan can explain stays as it was.
     """
-    worlds = {replica.world.generation for replica in status.replicas} | (
-        {status.world.generation} if status.world else set()
-    )
-    reports = [
-        latest.report.progress
-        for latest in latest_reports.values()
-        if latest.report.progress and latest.report.generation in worlds
-    ]
+    reports = [report.progress for report in _list_world_reports(status, latest_reports) if report.progress]
     old, newest = status.progress, max(reports, key=lambda progress: progress.step, default=None)
     if newest is None:
         return old
+    total = old.of if old else None
+    rest = round(max(total - newest.step, 0) * newest.step_seconds) if total and newest.step_seconds else None
     return (old or ProgressStatus(step=0)).model_copy(
-        update=_step_fields(newest.step, old.of if old else None) | _measured_fields(newest)
+        update=_step_fields(newest.step, total) | _measured_fields(newest) | {"eta_seconds": rest}
     )
+
+
+def follow_commits(
+    status: TrainingJobStatus, latest_reports: Mapping[str, LatestReport], now: datetime
+) -> CheckpointStatus | None:  # None: no step is saved yet
+    """Return the newest durable step that hosts of the committed worlds report, for a job without a plan."""
+    newest = max((report.committed or 0 for report in _list_world_reports(status, latest_reports)), default=0)
+    old = status.checkpoint
+    return CheckpointStatus(step=newest, time=format_time(now)) if newest > (old.step if old else 0) else old
+
+
+def _list_world_reports(status: TrainingJobStatus, latest_reports: Mapping[str, LatestReport]) -> list[HostReport]:
+    """Return the newest reports from the committed worlds. Replicas have several."""
+    worlds = {replica.world.generation for replica in status.replicas} | (
+        {status.world.generation} if status.world else set()
+    )
+    return [latest.report for latest in latest_reports.values() if latest.report.generation in worlds]
 
 
 def _measured_fields(newest: Progress) -> dict[str, Any]:

@@ -5,8 +5,7 @@ A decision needs a plan. Without this rule, the hosts of such a job would hold t
 
 from datetime import datetime
 
-from trainingjob_api.protocol import HostReport, Phase
-from trainingjob_api.status.progress_status import CheckpointStatus
+from trainingjob_api.protocol import Phase
 from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_api.status.world_status import Cause
 from trainingjob_api.world import World
@@ -24,10 +23,10 @@ from trainingjob_operator.core.times import format_time
 MESSAGE = "all steps are trained and saved"
 
 
-def find_final_reports(
+def is_complete(
     status: TrainingJobStatus, directive: JobDirective | None, heartbeats: HeartbeatState, generation: int
-) -> tuple[HostReport, ...]:  # empty: the job is not complete
-    """Return the reports of all hosts of the published worlds, once they have trained and saved all steps.
+) -> bool:
+    """Return whether all hosts of the published worlds have trained and saved all steps.
 
     `generation` is that of the job. An edit since the last plan may ask for more steps, so such a job waits for a valid
     spec.
@@ -36,46 +35,32 @@ def find_final_reports(
         condition.type != "Running" or condition.observed_generation != generation for condition in status.conditions
     )
     if directive is None or is_edited or any(replica.ended for replica in status.replicas):
-        return ()
-    reports: list[HostReport] = []
-    for published in directive.replicas or (directive,):
-        reports_of_world = _list_final_reports(published.world, heartbeats)
-        if not reports_of_world:
-            return ()
-        reports += reports_of_world
-    return tuple(reports)
+        return False
+    return all(_is_world_done(published.world, heartbeats) for published in directive.replicas or (directive,))
 
 
-def _list_final_reports(world: World | None, heartbeats: HeartbeatState) -> list[HostReport]:
-    """Return the reports of all hosts of a world. Empty: one of them has not trained all steps."""
+def _is_world_done(world: World | None, heartbeats: HeartbeatState) -> bool:
     if world is None:
-        return []
+        return False
     latest_reports = [heartbeats.latest_reports.get(member.pod_uid) for member in world.members]
     reports = [latest.report for latest in latest_reports if latest]
     final = [report for report in reports if report.phase is Phase.DONE and report.generation == world.generation]
-    return final if len(final) == len(world.members) else []
+    return len(final) == len(world.members)
 
 
-def completed_status(
-    status: TrainingJobStatus, reports: tuple[HostReport, ...], generation: int, now: datetime
-) -> TrainingJobStatus:
+def completed_status(status: TrainingJobStatus, generation: int, now: datetime) -> TrainingJobStatus:
     """Return the status of an invalid job that has succeeded. Its condition Valid stays false."""
     situation = Situation(Stage.SUCCEEDED, Reason.COMPLETED, MESSAGE, "", None)
     end = WorldEnd(Cause(reason=Reason.COMPLETED, message=MESSAGE), is_planned=True)
     counted = goodput.count_until_now(status, now)
     spent = attempts.add_seconds(status.attempts, status.goodput, counted)
-    committed = max((report.committed or 0 for report in reports), default=0)
-    saved = CheckpointStatus(step=committed, time=format_time(now)) if committed else status.checkpoint
     return end_all_worlds(status.model_copy(update={"attempts": spent}), end, now).model_copy(
         update={
             "phase": situation.stage.value,
             "conditions": merge_conditions(status.conditions, derive_conditions(situation), generation, now),
-            "checkpoint": saved,
             "goodput": counted.model_copy(update={"current": situation.bucket}),
             "running_seconds": round(goodput.unsuspended_seconds(counted), 3),
             "completion_time": format_time(now),
-            "display": status.display.model_copy(
-                update={"reason": Reason.COMPLETED, "checkpoint": str(saved.step) if saved else ""}
-            ),
+            "display": status.display.model_copy(update={"reason": Reason.COMPLETED, "eta": ""}),
         }
     )

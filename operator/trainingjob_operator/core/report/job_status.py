@@ -32,6 +32,7 @@ from trainingjob_operator.core.observe.progress import (
     find_data,
     find_preparation,
     find_progress,
+    follow_commits,
     follow_reports,
 )
 from trainingjob_operator.core.planner.mesh import describe_mesh
@@ -222,6 +223,7 @@ def _status_without_decision(
 ) -> TrainingJobStatus:
     has_run = old.world is not None
     progress = follow_reports(old, heartbeats.latest_reports)
+    checkpoint = follow_commits(old, heartbeats.latest_reports, now)
     kind, _, reason, _message = updates[0]
     unknown: list[ConditionUpdate] = [
         (name, "Unknown", reason, "") for name in CONDITION_TYPES if not has_run and name != kind
@@ -233,8 +235,10 @@ def _status_without_decision(
             "conditions": merge_conditions(old.conditions, [*unknown, *updates], generation, now),
             "problems": problems,
             "progress": progress,
+            "checkpoint": checkpoint,
             "display": old.display.model_copy(
-                update={"reason": reason} | (_progress_columns(progress, None) if progress else {})
+                update={"reason": reason, "checkpoint": str(checkpoint.step) if checkpoint else ""}
+                | (_progress_columns(progress, None) if progress else {})
             ),
         }
     )
@@ -250,7 +254,6 @@ def make_printer_columns(plan: Plan, status: TrainingJobStatus, situation: Situa
         slices=f"{num_slices}/{plan.allowed_sizes[-1]}",
         goodput=f"{status.goodput.ratio * 100:.1f}%" if status.goodput.seconds else "",
         mesh=describe_mesh(layout) if layout and not plan.spec.command_program else "",
-        eta=format_duration(progress.eta_seconds) if progress and progress.eta_seconds is not None else "",
         checkpoint=str(status.checkpoint.step) if status.checkpoint else "",
         reason=situation.reason,
     )
@@ -264,4 +267,5 @@ def _progress_columns(progress: ProgressStatus | None, total_steps: int | None) 
         "step": f"{step}/{max(total, step) if total else UNKNOWN_TOTAL}",
         "loss": f"{progress.loss:.4g}" if progress and progress.loss is not None else "",
         "tokens_per_second": format_count(speed) if speed else "",
+        "eta": format_duration(progress.eta_seconds) if progress and progress.eta_seconds is not None else "",
     }
