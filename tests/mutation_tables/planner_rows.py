@@ -18,6 +18,13 @@ PLANNER_MUTATIONS = (
         ("tests/core/planner/test_batch_split.py",),
     ),
     Mutation(
+        "dropless experts on GPUs count as cheap as those on TPUs",
+        f"{CORE}/validation/validate_experts.py",
+        "    return spec.slices.accelerator.startswith(TPU)\n",
+        "    return spec.slices.accelerator != CPU\n",
+        ("tests/core/planner/test_experts.py",),
+    ),
+    Mutation(
         "a smaller batch has the padding of the largest",
         f"{CORE}/planner/batch_split.py",
         "replace(self, padding=self.padding + sequences)",
@@ -62,8 +69,8 @@ PLANNER_MUTATIONS = (
     Mutation(
         "dropless experts are advised on a CPU, which computes each row for all of them",
         f"{CORE}/validation/validate_experts.py",
-        "    if spec.slices.accelerator == CPU:  # dropless experts cost as much there\n",
-        "    if False:\n",
-        ("tests/corpus/test_corpus.py::test_each_job_has_all_its_problems",),
+        "    if spec.slices.accelerator == CPU or experts.capacity_factor < experts.full_capacity:\n",
+        "    if experts.capacity_factor < experts.full_capacity:\n",
+        ("tests/core/planner/test_experts.py",),
     ),
 )

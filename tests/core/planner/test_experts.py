@@ -15,9 +15,11 @@ from trainingjob_operator.core.planner.memory import estimate_device_memory
 from trainingjob_operator.core.planner.planning import plan_job
 from trainingjob_operator.core.planner.summary import describe_parameters, describe_plan
 from trainingjob_operator.core.validation.validate_experts import (
+    warn_of_dropless_without_kernel,
     warn_of_excess_capacity,
     warn_of_long_routing_groups,
     warn_of_low_capacity,
+    warn_of_slots_for_all,
 )
 
 type MakeSpec = Callable[[dict[str, Any]], TrainingJobSpec]
@@ -179,3 +181,24 @@ def test_the_plan_names_the_kernel_of_the_experts(make_spec: MakeSpec) -> None:
 
     attention = ("attention", "plain")
     assert names == {None: [attention, ("experts", "one_hot")], "dropless": [attention, ("experts", "ragged_dot")]}
+
+
+EIGHT = {"count": 8, "perToken": 2}
+ADVICE: dict[str, tuple[tuple[str, ...], ...]] = {
+    "tpu-v5e": (("dropless",), ()),
+    "nvidia-h100": (("2",), ("capacity",)),
+    "a-gpu-of-the-administrator": (("2",), ("capacity",)),
+    "cpu": ((), ()),
+}
+"""Advice for experts with slots for all tokens, and for dropless ones."""
+
+
+@pytest.mark.parametrize("accelerator", ADVICE)
+def test_dropless_is_advised_only_where_it_has_a_kernel(make_spec: MakeSpec, accelerator: str) -> None:
+    def advise(changes: dict[str, Any]) -> tuple[str, ...]:
+        spec = make_spec({"model.experts": EIGHT | changes, "slices.accelerator": accelerator})
+        warnings = (*warn_of_slots_for_all(spec), *warn_of_dropless_without_kernel(spec))
+        return tuple(value for warning in warnings for value in warning.nearest)
+
+    assert (advise({"capacityFactor": 4}), advise({"dispatch": "dropless"})) == ADVICE[accelerator]
+    assert advise({"capacityFactor": 2}) == ()

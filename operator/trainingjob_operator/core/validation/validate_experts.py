@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from trainingjob_api.network.attention_kernel import TPU
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.planner.hardware import CPU
@@ -13,6 +14,8 @@ from trainingjob_operator.core.validation.rule import Rule
 PATH = "spec.model.experts"
 MIN_WASTE = 4
 """Slots of an expert for each token that it gets on average, from which a warning is due."""
+LOW_CAPACITY = 2
+"""Capacity factor that the warning names where dropless experts have no kernel."""
 MAX_ROUTING_COST = 0.5
 """Cost of routing tokens to experts and back, as a share of the experts' FLOPs, above which a warning is due."""
 
@@ -90,26 +93,46 @@ def warn_of_slots_for_all(spec: TrainingJobSpec) -> Iterator[Problem]:
     experts = spec.model.experts
     if experts is None or experts.dispatch == "dropless" or experts.count < MIN_WASTE * experts.per_token:
         return
-    if spec.slices.accelerator == CPU:  # dropless experts cost as much there
+    if spec.slices.accelerator == CPU or experts.capacity_factor < experts.full_capacity:
         return
-    if experts.capacity_factor >= experts.full_capacity:
-        factor = quote_field(f"{PATH}.capacityFactor", f"{experts.capacity_factor:g}")
-        message = (
-            f"should be dropless. With {factor}, each expert computes slots for all tokens, "
-            f"{experts.full_capacity:g} times what it gets on average."
-        )
+    factor = quote_field(f"{PATH}.capacityFactor", f"{experts.capacity_factor:g}")
+    waste = f"each expert computes slots for all tokens, {experts.full_capacity:g} times what it gets on average."
+    if _has_expert_kernel(spec):
+        message = f"should be dropless. With {factor}, {waste}"
         yield Problem(f"{PATH}.dispatch", experts.dispatch, message, ("dropless",))
-
-
-def warn_of_dropless_on_cpu(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """On `cpu`, dropless experts compute each row with the matrices of all experts of a device."""
-    experts = spec.model.experts
-    if experts and experts.dispatch == "dropless" and spec.slices.accelerator == CPU:
+    else:
         message = (
-            f"dropless computes each row with the matrices of all {experts.count} experts on cpu, and holds a copy of "
-            "the row for each. The plan counts neither. Use it there only to try out a job."
+            f"{experts.capacity_factor:g} should be lower, although tokens without a slot then skip an expert: {waste} "
+            f"`dispatch: dropless` costs even more on {spec.slices.accelerator}."
         )
-        yield Problem(f"{PATH}.dispatch", experts.dispatch, message)
+        yield Problem(f"{PATH}.capacityFactor", experts.capacity_factor, message, (f"{LOW_CAPACITY:g}",))
+
+
+def warn_of_dropless_without_kernel(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """On accelerators other than TPUs, dropless experts compute each row with the matrices of all experts."""
+    experts = spec.model.experts
+    if experts is None or experts.dispatch == "capacity" or _has_expert_kernel(spec):
+        return
+    message = (
+        f"dropless computes each row with the matrices of all {experts.count} experts on {spec.slices.accelerator}, "
+        "and holds a copy of the row for each. The plan counts neither. "
+    )
+    if spec.slices.accelerator == CPU:
+        yield Problem(f"{PATH}.dispatch", experts.dispatch, message + "Use it there only to try out a job.")
+        return
+    products = experts.count * experts.per_token
+    message += (
+        f"Each token takes part in {products} products with an expert, and with `capacity` in at most {experts.count}."
+    )
+    yield Problem(f"{PATH}.dispatch", experts.dispatch, message, ("capacity",))
+
+
+def _has_expert_kernel(spec: TrainingJobSpec) -> bool:
+    """Return whether XLA multiplies the rows of each expert by its matrix alone. Its GPU compiler does not by default.
+
+    There `xla_gpu_experimental_use_ragged_dot_fusion` is off. Gradients of matrices are dense even with it.
+    """
+    return spec.slices.accelerator.startswith(TPU)
 
 
 def warn_of_low_capacity(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -161,7 +184,7 @@ RULES = (
 WARNINGS = (
     Rule(_EXPERTS, warn_of_excess_capacity),
     Rule((*_EXPERTS, "slices.accelerator"), warn_of_slots_for_all),
-    Rule((*_EXPERTS, "slices.accelerator"), warn_of_dropless_on_cpu),
+    Rule((*_EXPERTS, "slices.accelerator"), warn_of_dropless_without_kernel),
     Rule(_EXPERTS, warn_of_low_capacity),
     Rule((*_EXPERTS, "training.sequenceLength", "model.mlpDim"), warn_of_long_routing_groups),
 )
