@@ -171,7 +171,7 @@ class ExpectedHardware(Open):
     flops: Annotated[float, Field(ge=0)] = 0.0
     """Peak FLOP/s of bfloat16 matmuls."""
     link: Annotated[float, Field(ge=0)] = 0.0
-    """Peak bytes/s that the device sends to other devices of its slice."""
+    """Peak bytes/s that the device sends in a sum over all devices of its slice."""
     network: Annotated[float, Field(ge=0)] = 0.0
     """Peak bytes/s that its host sends to other slices."""
     memory: Annotated[int, Field(ge=0)] = 0

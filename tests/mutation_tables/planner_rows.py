@@ -25,6 +25,13 @@ PLANNER_MUTATIONS = (
         ("tests/core/planner/test_experts.py",),
     ),
     Mutation(
+        "hosts of a healthy small slice warn of a slow network",
+        f"{CORE}/planner/run_config.py",
+        "        link=_sum_rate(plan.shape),\n",
+        "        link=plan.shape.rates.link * plan.shape.rates.num_links,\n",
+        ("tests/core/planner/test_expected.py",),
+    ),
+    Mutation(
         "a smaller batch has the padding of the largest",
         f"{CORE}/planner/batch_split.py",
         "replace(self, padding=self.padding + sequences)",

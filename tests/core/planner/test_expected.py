@@ -1,5 +1,6 @@
 """Expectations of a plan: storage for a deleted pod, devices of the job, and the settings of its hosts."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from tests.corpus.cases import judge, load_example
 from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.world import World
+from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.run_config import attach_program_config, expected_hardware
 from trainingjob_operator.core.planner.snapshots import max_first_save_bytes, max_save_bytes, required_storage_rate
@@ -50,6 +52,38 @@ def test_expected_rates_are_of_the_hardware_table_and_memory_is_the_largest_need
 
     assert (expected.flops, expected.link, expected.network) == (459e12, 6 * 100e9, 25e9)
     assert expected.memory == pytest.approx(65.5e9, rel=0.01)
+
+
+GB = 1e9
+SLICES = [
+    ("tpu-v5e", "2x2", 2 * 50 * GB),
+    ("tpu-v5e", "4x4", 2 * 50 * GB),
+    ("tpu-v5e", "16x16", 4 * 50 * GB),
+    ("tpu-v5p", "2x2x1", 2 * 100 * GB),
+    ("tpu-v5p", "4x4x4", 6 * 100 * GB),
+    ("tpu-v6e", "1x1", 4 * 100 * GB),  # no link is used, and 0 would leave the network between slices unchecked
+    ("tpu-v7x", "4x4x4", 3 * 100 * GB),  # half of a chip's links
+    ("nvidia-h100", "8", 18 * 25 * GB),
+]
+
+
+@pytest.mark.parametrize(("accelerator", "topology", "link"), SLICES)
+def test_a_sum_over_a_slice_is_expected_to_use_the_links_that_the_slice_has(
+    accelerator: str, topology: str, link: float
+) -> None:
+    shape = BUILTIN.find_shape(accelerator, topology)
+    assert shape
+
+    assert expected_hardware(replace(plan("fixed"), shape=shape)).link == link
+
+
+def test_a_torus_needs_no_number_of_links() -> None:
+    row = BUILTIN.accelerators_by_name["tpu-v5p"]
+    slice_ = row.find_topology("2x2x1")
+    assert slice_
+    shape = replace(row, rates=replace(row.rates, num_links=0)).slice_shape(slice_, None)
+
+    assert expected_hardware(replace(plan("fixed"), shape=shape)).link == 2 * 100 * GB
 
 
 def test_of_processors_only_their_memory_is_known() -> None:

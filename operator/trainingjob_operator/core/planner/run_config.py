@@ -3,8 +3,10 @@
 from typing import Any
 
 from trainingjob_api.base import seconds
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import ExpectedHardware, JobIdentity, Layout, Replication, RunConfig, World
-from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.planner.interconnect import axis_bandwidths
+from trainingjob_operator.core.planner.plan import Plan, SliceShape
 
 
 def build_run_config(identity: JobIdentity, plan: Plan) -> RunConfig:
@@ -42,7 +44,19 @@ def expected_hardware(plan: Plan) -> ExpectedHardware:
     rates = plan.shape.rates
     return ExpectedHardware(
         flops=rates.bfloat16,
-        link=rates.link * rates.num_links,
+        link=_sum_rate(plan.shape),
         network=plan.shape.network_per_host,
         memory=max((size.memory.total for size in plan.sizes if size.memory), default=0),
     )
+
+
+def _sum_rate(shape: SliceShape) -> float:
+    """Return the bytes/s that a device can send in a sum over all devices of its slice. 0: unknown.
+
+    A chip of a small slice has links that lead nowhere: in a slice of 2x2x1 it uses two of six.
+    """
+    peak = shape.rates.link * shape.rates.num_links
+    if not shape.torus or shape.num_devices == 1:
+        return peak
+    planned = sum(axis_bandwidths(shape, AxisDegrees(fsdp=shape.num_devices)).values())
+    return min(planned, peak or planned)
