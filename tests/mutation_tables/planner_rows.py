@@ -32,6 +32,13 @@ PLANNER_MUTATIONS = (
         ("tests/core/planner/test_expected.py",),
     ),
     Mutation(
+        "each of two devices of a chip has all links of the chip",
+        f"{CORE}/planner/interconnect.py",
+        "1 if span.dim == CORE else shape.devices_per_chip",
+        "1",
+        ("tests/core/planner/test_roofline.py",),
+    ),
+    Mutation(
         "a smaller batch has the padding of the largest",
         f"{CORE}/planner/batch_split.py",
         "replace(self, padding=self.padding + sequences)",

@@ -107,9 +107,19 @@ def shape_of(accelerator: str, topology: str) -> SliceShape:
         ("tpu-v5p", "2x2x4", {"fsdp": 16}, {"fsdp": 3}),
         ("tpu-v5p", "2x2x2", {"fsdp": 8}, {"fsdp": 2}),
         ("tpu-v5e", "2x2", {"fsdp": 2, "tensor": 2}, {"tensor": 1, "fsdp": 1}),
+        ("tpu-v7x", "4x4x4", {"fsdp": 16, "tensor": 8}, {"tensor": 2, "fsdp": 2}),
+        ("tpu-v7x", "2x2x2", {"fsdp": 16}, {"fsdp": 2}),
         ("nvidia-h100", "8", {"fsdp": 4, "tensor": 2}, {"tensor": 18, "fsdp": 18}),
     ],
-    ids=["rings both ways", "open dims", "one ring", "parts of one ring", "behind switches"],
+    ids=[
+        "rings both ways",
+        "open dims",
+        "one ring",
+        "parts of one ring",
+        "links that two devices share",
+        "one ring of two devices per chip",
+        "behind switches",
+    ],
 )
 def test_an_axis_has_the_links_of_its_dims(
     accelerator: str, topology: str, ici: dict[str, int], links: dict[str, int]
