@@ -4,6 +4,13 @@ from tests.mutation_tables.mutation import AGENT, CORE, SHELL, TRAINER, Mutation
 
 AGENT_MUTATIONS = (
     Mutation(
+        "defaults hide the flags of a job's file from XLA",
+        f"{AGENT}/world_environment.py",
+        'joined, found = " ".join(defaults), _read_flags(job_flags)\n',
+        'joined, found = " ".join(defaults), job_flags\n',
+        ("tests/trainer/agent/test_world_environment.py::test_flags_of_a_file_stay_beside_the_defaults",),
+    ),
+    Mutation(
         "report secrets",
         f"{AGENT}/supervisor.py",
         "        return self._redactor.redact_report(report)\n",

@@ -32,6 +32,7 @@ No TPU and no GPU has run this code. It is based on what the providers document,
 """
 
 from collections.abc import Mapping, MutableMapping
+from pathlib import Path
 
 from trainingjob_api.variables import WORLD_VARIABLES
 from trainingjob_api.world import Layout, Member, World, join_address
@@ -137,8 +138,20 @@ def _tuning_variables(platform: str, layout: Layout, inherited: Mapping[str, str
 
 def _join_flags(defaults: tuple[str, ...], job_flags: str) -> str:
     """Return flags in which those of the job override the defaults, as the last one counts. They may hold these."""
-    joined = " ".join(defaults)
-    return job_flags if joined in job_flags else f"{joined} {job_flags}".strip()
+    joined, found = " ".join(defaults), _read_flags(job_flags)
+    # XLA names a file that it cannot read in its error, but only if the variable holds nothing else.
+    return job_flags if found is None or joined in found else f"{joined} {found}".strip()
+
+
+def _read_flags(value: str) -> str | None:  # None: a file that cannot be read
+    """Return the flags of a variable. One that begins with no dash names a file of flags, which XLA reads alone."""
+    text = value.strip()
+    if not text or text.startswith("-"):
+        return value
+    try:
+        return Path(text).read_text(errors="replace").strip()
+    except OSError:
+        return None
 
 
 def _members_by_process(world: World) -> list[Member]:

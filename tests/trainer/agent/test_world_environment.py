@@ -155,6 +155,33 @@ def test_a_process_of_this_one_s_inherits_what_it_needs(case: Case) -> None:
     assert environment_changes(case.platform, case.layout, environment, case.world, 0) == {}
 
 
+FLAG_FILES = [
+    ("--xla_dump_to=/tmp/x\n--xla_cpu_ftz=true\n", " --xla_dump_to=/tmp/x\n--xla_cpu_ftz=true"),
+    ("", ""),
+]
+
+
+@pytest.mark.parametrize("name", ["cpu-two-hosts", "gpu-two-hosts"])
+@pytest.mark.parametrize(("content", "flags"), FLAG_FILES, ids=["flags", "none"])
+def test_flags_of_a_file_stay_beside_the_defaults(tmp_path: Path, name: str, content: str, flags: str) -> None:
+    """XLA reads a file only if the variable begins with its name, and ignores it after a flag."""
+    file = tmp_path / "flags"
+    file.write_text(content)
+    case = CASES[name]
+    defaults = become(case, 0, OF_THE_IMAGE)["XLA_FLAGS"]
+
+    environment = become(case, 0, OF_THE_IMAGE | {"XLA_FLAGS": f" {file}\n"})
+
+    assert environment["XLA_FLAGS"] == defaults + flags
+    assert environment_changes(case.platform, case.layout, environment, case.world, 0) == {}
+
+
+def test_xla_reports_a_file_of_flags_that_is_missing(tmp_path: Path) -> None:
+    missing = str(tmp_path / "flags")
+
+    assert become(CASES["cpu-two-hosts"], 0, {"XLA_FLAGS": missing})["XLA_FLAGS"] == missing
+
+
 @given(
     slices=st.sets(st.integers(0, 20), min_size=1, max_size=5).map(lambda slices: tuple(sorted(slices))),
     hosts=st.integers(1, 4),
