@@ -38,6 +38,15 @@ def test_the_kernel_follows_from_accelerator_and_length(accelerator: str, length
     assert (choice.part, choice.name) == ("attention", name)
 
 
+def test_the_reason_names_what_keeps_kernels_from_an_added_accelerator() -> None:
+    hints = {
+        name: "`nvidia-` nor `tpu-`" in choose_attention(replace(CASE, accelerator=name, length=128)).reason
+        for name in ("my-cluster", "nvidia-l40s", "tpu-v9", "cpu", "")
+    }
+
+    assert hints == {"my-cluster": True, "nvidia-l40s": False, "tpu-v9": False, "cpu": False, "": False}
+
+
 OBSTACLES: dict[str, tuple[str, dict[str, Any], str]] = {
     "float32": ("nvidia-h100", {"compute_bytes": 4}, "bfloat16 only"),
     "soft cap": ("nvidia-h100", {"has_soft_cap": True}, "no soft cap"),

@@ -16,6 +16,8 @@ MIN_CUDNN_LENGTH = 512
 FROM_HOPPER = ("nvidia-h", "nvidia-gh", "nvidia-b", "nvidia-gb")
 """What the names of GPUs begin with whose cuDNN kernels have wide heads. JAX rejects wide heads on others, so that a
 GPU that an administrator adds must not count as one of them by default."""
+UNKNOWN_KIND = f"the name of the accelerator begins with neither `{NVIDIA}` nor `{TPU}`"
+"""Why an accelerator that an administrator adds has only the kernels that run everywhere."""
 LANES = 128
 """Elements of a row of a TPU's registers."""
 SPLASH_BLOCKS = BlockLimits(smallest=LANES, largest=512, multiple=LANES)
@@ -69,7 +71,8 @@ def choose_attention(case: AttentionCase) -> KernelChoice[KernelName]:
     if case.accelerator.startswith(TPU) and case.length >= MIN_CHUNKED_LENGTH:
         obstacle = _find_splash_obstacle(case)
         return _choose_portable(case, obstacle) if obstacle else _choose("splash", "splash attention stores no scores")
-    return _choose_portable(case)
+    is_named = not case.accelerator or case.accelerator == CPU or case.accelerator.startswith((TPU, NVIDIA))
+    return _choose_portable(case, "" if is_named else UNKNOWN_KIND)
 
 
 def _choose_portable(case: AttentionCase, obstacle: str = "") -> KernelChoice[KernelName]:
