@@ -27,6 +27,8 @@ No TPU and no GPU has run this code. It is based on what the providers document,
   flags exist in the CUDA plugin of JAX 0.12 and in the jaxlib that is tested here: XLA ends a process that has an
   unknown flag. The recipe's XLA_PYTHON_CLIENT_USE_TFRT_GPU_CLIENT is left out, because XLA's other GPU client aborts
   too (`se_gpu_pjrt_client.cc`).
+- The latency-hiding scheduler is off in XLA for GPUs below the optimization level O1, and JAX sets no level (OpenXLA,
+  "Effort Levels"). The JAX images of NVIDIA switch it on. TPUs have one that is always on.
 - NCCL_COMM_ID would pin the address of NCCL's rendezvous (NCCL, `bootstrap.cc`).
 - no_grpc_proxy: gRPC reads it before no_proxy (gRPC, `doc/environment_variables.md`). Peers are behind no proxy.
 """
@@ -51,6 +53,9 @@ NCCL_ABORT_FLAGS = (
     "--xla_gpu_nccl_async_execution=true",
     "--xla_gpu_nccl_blocking_communicators=false",
 )
+OVERLAP_FLAGS = ("--xla_gpu_enable_latency_hiding_scheduler=true",)
+"""XLA for GPUs otherwise orders a program without regard to collectives, so that matmuls wait for them. Plans count on
+gathers that overlap with matmuls."""
 ABORT_VARIABLE = "XLA_PYTHON_CLIENT_ABORT_COLLECTIVES_ON_FAILURE"
 GPU_MEMORY_SHARE = "0.94"
 """Share of a GPU's memory that XLA allocates at its start. XLA's default is three quarters, and plans count on 0.92."""
@@ -127,11 +132,13 @@ def _tuning_variables(platform: str, layout: Layout, inherited: Mapping[str, str
         return {}
     has_share = any(name in inherited for name in GPU_MEMORY_VARIABLES)
     memory = {} if has_share else {GPU_MEMORY_VARIABLES[0]: GPU_MEMORY_SHARE}
-    if layout.num_hosts == 1:
+    if layout.num_devices == 1:
         return memory
+    if layout.num_hosts == 1:
+        return {**memory, "XLA_FLAGS": _join_flags(OVERLAP_FLAGS, flags)}
     return {
         **memory,
-        "XLA_FLAGS": _join_flags(NCCL_ABORT_FLAGS, flags),
+        "XLA_FLAGS": _join_flags((*OVERLAP_FLAGS, *NCCL_ABORT_FLAGS), flags),
         ABORT_VARIABLE: inherited.get(ABORT_VARIABLE, "1"),
     }
 

@@ -79,10 +79,11 @@ class Case(NamedTuple):
     slices: tuple[int, ...] = (0,)
     hosts: int = 1
     forms_world: bool = True
+    devices: int = 2
 
     @property
     def layout(self) -> Layout:
-        return make_layout(num_slices=len(self.slices), hosts_per_slice=self.hosts)
+        return make_layout(num_slices=len(self.slices), hosts_per_slice=self.hosts, devices_per_host=self.devices)
 
     @property
     def world(self) -> World | None:  # None: it only compiles
@@ -96,6 +97,7 @@ CASES = {
     "tpu-without-the-slice-in-the-middle": Case("tpu", GKE | OF_A_GONE_WORLD, slices=(0, 2), hosts=2),
     "tpu-after-a-shrink-to-one-slice": Case("tpu", GKE | OF_A_GONE_WORLD, slices=(1,), hosts=2),
     "gpu-one-host": Case("cuda", OF_THE_IMAGE),
+    "gpu-one-device": Case("cuda", OF_THE_IMAGE, devices=1),
     "gpu-one-host-with-another-share": Case("cuda", OF_THE_IMAGE | {"XLA_CLIENT_MEM_FRACTION": "0.5"}),
     "gpu-two-hosts": Case("cuda", OF_THE_IMAGE | {"NCCL_COMM_ID": "10.0.0.9:1"}, slices=(0, 1)),
     "gpu-two-hosts-tuned-by-the-job": Case(
