@@ -82,6 +82,23 @@ SAID: dict[str, tuple[Exception, FailureReason]] = {
         JaxRuntimeError(NCCL.format("ncclCommInitRank", "unhandled cuda error", "Cuda failure 2 'out of memory'")),
         FailureReason.OUT_OF_MEMORY,
     ),
+    "a barrier at which a peer did not arrive": (
+        JaxRuntimeError(
+            "DEADLINE_EXCEEDED: Barrier timed out. Id: added::0. This usually happens because a task exited"
+        ),
+        FailureReason.PEER,
+    ),
+    "a barrier of processes, in words alone": (
+        JaxRuntimeError("ABORTED: Barrier failed: a task that takes part in the barrier has ended"),
+        FailureReason.PEER,
+    ),
+    "a program with a barrier between operations, which XLA rejects": (
+        JaxRuntimeError(
+            "INTERNAL: RET_CHECK failure (xla/service/layout_assignment.cc:1) %opt-barrier.3 = (f32[2]{0}) "
+            'opt-barrier(%tuple.2), metadata={op_name="jit(step)/optimization_barrier"}'
+        ),
+        FailureReason.CRASH,
+    ),
     "an access out of bounds": (
         JaxRuntimeError("INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered"),
         FailureReason.CRASH,

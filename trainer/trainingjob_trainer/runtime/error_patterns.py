@@ -67,7 +67,7 @@ ERROR_PATTERNS: tuple[tuple[FailureReason, tuple[str, ...]], ...] = (
             "coordination service",
             "heartbeat",
             "incarnation",
-            "barrier",
+            "(?<!opt-)(?<!optimization_)barrier",  # not the operation of a program that XLA rejects
             "deadline_exceeded",
             "unavailable:",
             "preempt",
