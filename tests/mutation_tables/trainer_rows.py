@@ -7,6 +7,13 @@ PIPELINE = "tests/trainer/models/test_alternating_pipeline.py"
 
 TRAINER_MUTATIONS = (
     Mutation(
+        "the experts of stages share a product, which XLA for TPUs rejects",
+        f"{TRAINER}/kernels/grouped_matmul.py",
+        "            return multiply_rows(rows, self._matrices[name], sizes_E)\n",
+        "            return jax.lax.ragged_dot(rows, self._matrices[name], sizes_E)\n",
+        ("tests/trainer/kernels/test_stage_products.py",),
+    ),
+    Mutation(
         "load a program that another job wrote",
         f"{TRAINER}/runtime/compile_cache_files.py",
         "    if not hmac.compare_digest(code, _sign(name, content, secret)):\n",

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from trainingjob_api.network.quantized_matmuls import QuantizedMatmuls
 from trainingjob_trainer.kernels.quantized_ragged_dot import ShardedDims, quantized_ragged_dot
+from trainingjob_trainer.kernels.stage_products import multiply_rows
 from trainingjob_trainer.parallel.sharding import Axes, copy_for_shards, map_shards
 
 TOKENS: Axes = ("batch", "length", None)
@@ -154,7 +155,7 @@ class _Experts:
         """Return the product of each row and a matrix of its expert."""
         quantized_type = self._quantized.type_of(name) if self._quantized else None
         if quantized_type is None:
-            return jax.lax.ragged_dot(rows, self._matrices[name], sizes_E)
+            return multiply_rows(rows, self._matrices[name], sizes_E)
         axes = ("tensor",) if self._is_sharded else ()
         sharded = ShardedDims(inputs=axes) if name == "down" else ShardedDims(outputs=axes)
         return quantized_ragged_dot(quantized_type, sharded, rows, self._matrices[name], sizes_E)

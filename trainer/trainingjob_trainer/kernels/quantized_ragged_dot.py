@@ -17,11 +17,7 @@ import qwix
 from trainingjob_api.network.quantized_matmuls import has_parameter_gradients
 from trainingjob_api.spec.precision import QuantizedType
 from trainingjob_trainer.kernels.quantized_matmul import FORMATS, quantize_values
-
-ROWS = jax.lax.RaggedDotDimensionNumbers(
-    dot_dimension_numbers=(((0,), (0,)), ((), ())), lhs_ragged_dimensions=[0], rhs_group_dimensions=[]
-)
-"""A sum over the rows of each expert: [R, I] and [R, O] to [E, I, O]."""
+from trainingjob_trainer.kernels.stage_products import ROWS, run_for_each_stage, sum_rows
 
 
 @dataclass(frozen=True)
@@ -56,7 +52,8 @@ def _multiply_rows(
     """Return the products in the format of the rows, from operands in narrow ones."""
     rows = quantize_values(rows_RI, row_format, [1], mesh_axes)
     matrices = quantize_values(matrices_EIO, matrix_format, [1], mesh_axes)
-    product_RO = qwix.ragged_dot(rows, matrices.qvalue, sizes_E, precision=precision)
+    multiply = run_for_each_stage(partial(qwix.ragged_dot, precision=precision))
+    product_RO = multiply(rows, matrices.qvalue, sizes_E)
     ends_E = jnp.cumsum(sizes_E)
     experts_R = jnp.sum(jnp.arange(rows_RI.shape[0])[:, None] >= ends_E[None, :], axis=1)
     # qwix would multiply the scales by ones, in a matmul that JAX cannot batch over pipeline stages.
@@ -91,16 +88,21 @@ def _pull_back(
         "highest",
     )
     if not has_parameter_gradients(quantized_type):
-        dmatrices_EIO = jax.lax.ragged_dot_general(rows_RI, grads_RO, sizes_E, ROWS)
-        return drows_RI, dmatrices_EIO.astype(matrices_EIO.dtype), None
+        return drows_RI, sum_rows(rows_RI, grads_RO, sizes_E).astype(matrices_EIO.dtype), None
     # A scale for all rows must not see the rows without an expert.
     has_expert_R1 = (jnp.arange(rows_RI.shape[0]) < jnp.sum(sizes_E))[:, None]
     by_column = (
         quantize_values(jnp.where(has_expert_R1, array, jnp.zeros_like(array)), dtype, [0])
         for array, dtype in ((rows_RI, formats.values), (grads_RO, formats.gradients))
     )
-    dmatrices_EIO = qwix.ragged_dot_general(*by_column, sizes_E, ROWS, precision="highest")
+    sum_quantized = run_for_each_stage(partial(_sum_quantized_rows, precision="highest"))
+    dmatrices_EIO = sum_quantized(*by_column, sizes_E)
     return drows_RI, dmatrices_EIO.astype(matrices_EIO.dtype), None
+
+
+def _sum_quantized_rows(rows: qwix.QArray, grads: qwix.QArray, sizes_E: jax.Array, precision: Any) -> jax.Array:
+    sums: jax.Array = qwix.ragged_dot_general(rows, grads, sizes_E, ROWS, precision=precision)
+    return sums
 
 
 quantized_ragged_dot.defvjp(_save_operands, _pull_back)
