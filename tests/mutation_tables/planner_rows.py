@@ -4,6 +4,13 @@ from tests.mutation_tables.mutation import API, CORE, Mutation
 
 PLANNER_MUTATIONS = (
     Mutation(
+        "a recomputed layer with a frozen output projection skips what the heads read",
+        f"{API}/network/layer_costs.py",
+        "if self._products.get(activation.name) in saved])\n",
+        "if activation.name in self._products])\n",
+        ("tests/core/planner/test_frozen.py",),
+    ),
+    Mutation(
         "splash attention gets blocks that are no whole rows of registers",
         f"{API}/network/attention_kernel.py",
         "SPLASH_BLOCKS = BlockLimits(smallest=LANES, largest=512, multiple=LANES)\n",

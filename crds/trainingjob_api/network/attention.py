@@ -10,7 +10,7 @@ from pydantic import Field
 
 from trainingjob_api.base import LIST_TYPE_SET, Strict
 from trainingjob_api.meta import NO_UNIT, Example, Unit
-from trainingjob_api.network.activations import ATTENTION_OUTPUT, Activation
+from trainingjob_api.network.activations import ATTENTION_OUTPUT, PRODUCTS, Activation
 from trainingjob_api.network.attention_blocks import CausalScope
 from trainingjob_api.network.attention_costs import ScoreCosts, ScoreShapes, count_score_costs
 from trainingjob_api.network.attention_kernel import CPU, AttentionCase, KernelChoice, KernelName, choose_attention
@@ -215,8 +215,8 @@ class CausalAttention(Part):
         shapes = self.score_shapes(shard)
         num_bytes = shapes.heads * shapes.value_width * shard.compute_bytes
         is_plain = self.choose_kernel(shard).name == "plain"
-        outputs = (GradientInput(frozenset({"out"}), num_bytes, ATTENTION_OUTPUT),) if is_plain else ()
-        return (*outputs, *self.norm_inputs(shard))
+        output = GradientInput(frozenset({"out"}), num_bytes, ATTENTION_OUTPUT, PRODUCTS["out"])
+        return (*([output] if is_plain else ()), *self.norm_inputs(shard))
 
     @abstractmethod
     def norm_inputs(self, shard: Shard) -> tuple[GradientInput, ...]:

@@ -1,9 +1,10 @@
 """The costs of a layer on one device, from those of its parts."""
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
-from trainingjob_api.network.activations import MLP_OUTPUT
+from trainingjob_api.network.activations import MLP_OUTPUT, Activation
 from trainingjob_api.network.mlp import DenseMlp
 from trainingjob_api.network.norm import HiddenNorm
 from trainingjob_api.network.part import FORWARD_FLOPS, GradientInput, PassFlops, Shard
@@ -24,19 +25,24 @@ class LayerCosts:
             name: sum([gradient_input.num_bytes for gradient_input in values]) for name, values in unneeded.items()
         }
         unread = find_unneeded_values(block, shard, reads_copies=False)
-        unneeded_names = {gradient_input.activation for values in unread.values() for gradient_input in values}
         named = [activation for part in parts for activation in part.activations(shard)]
         if isinstance(block.mlp, DenseMlp) and not block.mlp_output_norm:
             named = [activation for activation in named if activation.name != MLP_OUTPUT]
-        self.activations = tuple(activation for activation in named if activation.name not in unneeded_names)
-        uncomputed = sum([activation.flops for activation in named if activation.name in unneeded_names])
+        self._named = tuple(named)
+        self._products: dict[str, str] = {
+            gradient_input.activation: gradient_input.product
+            for values in unread.values()
+            for gradient_input in values
+            if gradient_input.activation and gradient_input.product
+        }
+        """Maps each activation that no gradient needs to the activation that is recomputed from it."""
         flops = [part.flops(shard) for part in parts]
         frozen = [tensor for tensor in block.tensors if tensor.is_matrix and not tensor.is_trainable]
         frozen_flops = FORWARD_FLOPS * sum([block.part_of(tensor).product_size(tensor, shard) for tensor in frozen])
         self.flops = PassFlops(
             sum([part_flops.forward for part_flops in flops]),
             0 if block.is_forward_only else sum([part_flops.backward for part_flops in flops]) - frozen_flops,
-            sum([part_flops.recomputed for part_flops in flops]) - uncomputed,
+            sum([part_flops.recomputed for part_flops in flops]),
         )
         saved = {name: part.saved_bytes(shard) - unneeded_bytes[name] for name, part in block.parts.items()}
         norms = sum([saved[name] for name, part in block.parts.items() if isinstance(part, HiddenNorm)])
@@ -56,6 +62,20 @@ class LayerCosts:
             )
         self.gradient_bytes = sum([part.backward_bytes(shard) for part in parts])
         self.workspace_bytes = scaling + sum([part.workspace_bytes(shard) for part in parts])
+
+    def activations(self, saved: AbstractSet[str]) -> tuple[Activation, ...]:
+        """Return the named activations that the backward pass needs if it has the saved ones."""
+        return tuple(activation for activation in self._named if self._products.get(activation.name) not in saved)
+
+    def unneeded_flops(self, saved: AbstractSet[str]) -> int:
+        """Return those of `flops.recomputed` that compute named activations which the backward pass does not need."""
+        return sum([activation.flops for activation in self._named if self._products.get(activation.name) in saved])
+
+    def recomputation_bytes(self, saved: AbstractSet[str]) -> int:
+        """Return the bytes of activations that only the recomputation of others needs, no part of `saved_bytes`."""
+        return sum(
+            [activation.num_bytes for activation in self.activations(saved) if activation.name in self._products]
+        )
 
 
 def find_unneeded_values(

@@ -96,17 +96,18 @@ class Block:
         """Return the gradients of one layer's parameters per device, before they are reduced."""
         return sum([tensor.gathered_size(ways) for tensor in self.tensors if tensor.is_trainable])
 
-    def activations(self, shard: Shard) -> tuple[Activation, ...]:
-        """Return the named activations that the backward pass of one layer needs."""
-        return self._on(shard).activations
+    def activations(self, shard: Shard, saved: AbstractSet[str] = frozenset()) -> tuple[Activation, ...]:
+        """Return the named activations that the backward pass of one layer needs if it has the saved ones."""
+        return self._on(shard).activations(saved)
 
     def flops(self, shard: Shard, saved: SavedActivations | None = None) -> PassFlops:
         """Return the FLOPs of one device per token in one layer; None: nothing is recomputed."""
-        flops, recomputed = self._on(shard).flops, 0
+        costs, recomputed = self._on(shard), 0
+        flops = costs.flops
         adapted = self._adaptation_flops(shard, saved)
         if saved is not None and not self.is_forward_only:
-            named = self.activations(shard)
-            recomputed = flops.recomputed + adapted.recomputed
+            named = costs.activations(saved.names)
+            recomputed = flops.recomputed + adapted.recomputed - costs.unneeded_flops(saved.names)
             if isinstance(self.mlp, DenseMlp):  # needed by the norm of the output, if there is one
                 recomputed += sum([activation.flops for activation in named if activation.name == MLP_OUTPUT])
             recomputed -= sum([activation.flops for activation in named if activation.name in saved.names])
@@ -118,20 +119,21 @@ class Block:
             return 0
         if saved is None:
             return self._on(shard).saved_bytes
-        return self._named_bytes(shard, saved.on_device | ({LAYER_INPUT} - saved.on_host))
+        return self._named_bytes(shard, saved, saved.on_device | ({LAYER_INPUT} - saved.on_host))
 
     def offloaded_bytes(self, shard: Shard, saved: SavedActivations | None) -> int:
         """Return the bytes per token that one layer saves in host memory."""
-        return self._named_bytes(shard, saved.on_host) if saved and not self.is_forward_only else 0
+        return self._named_bytes(shard, saved, saved.on_host) if saved and not self.is_forward_only else 0
 
     def _adaptation_flops(self, shard: Shard, saved: SavedActivations | None) -> PassFlops:
         if not self.adaptation:
             return PassFlops(0, 0, 0)
         return self.adaptation.flops(self.tensors_by_name, shard, saved, is_last_used=self.mlp_output_norm is not None)
 
-    def _named_bytes(self, shard: Shard, names: AbstractSet[str]) -> int:
+    def _named_bytes(self, shard: Shard, saved: SavedActivations, names: AbstractSet[str]) -> int:
         stream = self.attention.width * shard.compute_bytes if LAYER_INPUT in names else 0
-        named = [activation.num_bytes for activation in self.activations(shard) if activation.name in names]
+        activations = self.activations(shard, saved.names)
+        named = [activation.num_bytes for activation in activations if activation.name in names]
         return stream // self.count_stream_shards(shard) + sum(named)
 
     def count_stream_shards(self, shard: Shard) -> int:
@@ -149,8 +151,11 @@ class Block:
         if saved and costs.recomputed:
             return costs.recomputed.peak_bytes(saved.on_device, is_sharded=shard.ways["embed"] > 1)
         gradients = 0 if saved else costs.gradient_bytes
-        kept = self._named_bytes(shard, saved.on_device) if saved else 0  # with those of all other layers
-        return costs.saved_bytes - kept + gradients + costs.workspace_bytes
+        total = costs.saved_bytes + gradients + costs.workspace_bytes
+        if saved is None:
+            return total
+        kept = self._named_bytes(shard, saved, saved.on_device)  # with those of all other layers
+        return total + costs.recomputation_bytes(saved.names) - kept
 
     @cached_property
     def _costs(self) -> dict[Hashable, LayerCosts]:

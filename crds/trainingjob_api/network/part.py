@@ -5,7 +5,7 @@ A new kind of part is one subclass of `Part`. Planner and trainer need no other 
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from trainingjob_api.base import Axis
@@ -94,11 +94,13 @@ class GradientInput:
     num_bytes: int
     """Bytes per token on one device, part of `Part.saved_bytes`."""
     activation: SavedName | None = None
-    """Its name for rematerialization, which does not recompute it without these gradients."""
+    """Its name for rematerialization. Without these gradients, only `product` is recomputed from it."""
+    product: SavedName | None = None
+    """The activation that is computed from `activation`, and that the backward pass always needs."""
 
     def nest(self, prefix: str) -> "GradientInput":
         """Return the same value of a part inside another one."""
-        return GradientInput(frozenset(f"{prefix}{name}" for name in self.names), self.num_bytes, self.activation)
+        return replace(self, names=frozenset(f"{prefix}{name}" for name in self.names))
 
 
 def find_product(matrix: Tensor, shard: Shard, slots: float = 1.0) -> Activation:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from trainingjob_api.base import AXES
+from trainingjob_api.network.activations import SavedActivations
+from trainingjob_api.network.part import Shard
 from trainingjob_api.network.resolve import resolve, resolve_network
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.parallelism import AxisDegrees
@@ -133,6 +135,33 @@ def test_a_step_is_shorter_with_frozen_parameters(make_spec: MakeSpec) -> None:
     assert head
     assert head.memory_seconds < queries.memory_seconds < whole.memory_seconds
     assert head.matmul_seconds < queries.matmul_seconds < whole.matmul_seconds
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_what_the_heads_read_is_needed_for_their_projection_alone(make_spec: MakeSpec, is_frozen: bool) -> None:
+    (block,) = resolve_network(make_spec({"slices.accelerator": "cpu"} | (QUERIES if is_frozen else {}))).blocks
+    shard = Shard(128, 2, ONE)
+    (read,) = (one for one in block.activations(shard) if one.name == "attentionOutput")
+    projected = next(one for one in block.activations(shard) if one.name == "attentionProjection")
+
+    def costs(*names: str) -> tuple[int, int, int]:
+        saved = SavedActivations(frozenset(names))
+        return (
+            block.flops(shard, saved).recomputed,
+            block.saved_bytes(shard, saved),
+            block.saved_bytes(shard, saved) + block.backward_bytes(shard, saved),
+        )
+
+    nothing, heads, projection, both = (
+        costs(*names)
+        for names in ((), ("attentionOutput",), ("attentionProjection",), ("attentionOutput", "attentionProjection"))
+    )
+    assert (heads[0] - nothing[0], heads[1] - nothing[1]) == (-read.flops, read.num_bytes)
+    assert heads[2] == nothing[2]
+    assert projection[0] - nothing[0] == -projected.flops - (read.flops if is_frozen else 0)
+    assert (both[0] - projection[0], both[1] - projection[1]) == (
+        (0, 0) if is_frozen else (-read.flops, read.num_bytes)
+    )
 
 
 def test_a_frozen_model_is_not_spread_over_replicas(make_spec: MakeSpec) -> None:

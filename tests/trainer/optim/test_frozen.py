@@ -83,6 +83,18 @@ def test_a_compiled_step_has_the_flops_of_the_plan(changes: dict[str, Any]) -> N
     assert compile_step(config, layout).flops == pytest.approx(planned, rel=0.01 if spec.model.experts else 0)
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("remat", ["full", "saveAttention", "saveMatmuls", "minimal"])
+def test_a_recomputed_layer_with_a_frozen_output_projection_has_the_flops_of_the_plan(remat: str) -> None:
+    spec, layout = spec_with(memory__remat=remat, **SOME), make_layout(accumulation=2)
+    identity = JobIdentity(name="tiny", namespace="", uid="")
+    config = RunConfig(job=identity, spec=spec, accelerator_platform="cpu", layouts=(layout,))
+
+    planned = count_step_flops(describe_workload(spec), layout)
+
+    assert compile_step(config, layout).flops == planned
+
+
 def test_a_checkpoint_restores_trained_and_frozen_parameters(tmp_path: Any) -> None:
     check_restored(tmp_path, Run(spec_with(**SOME), ONE))
 
