@@ -50,6 +50,20 @@ DATA_MUTATIONS = (
         (f"{TESTS}/test_unreadable_files.py",),
     ),
     Mutation(
+        "sequences without a loss are counted by their inputs",
+        f"{TRAINER}/data/packing/loss_counts.py",
+        "    firsts = starts + 1  # the first token of a piece is not predicted\n",
+        "    firsts = starts\n",
+        ("tests/trainer/data/packing/test_loss_counts.py",),
+    ),
+    Mutation(
+        "no warning counts sequences without a token of an answer",
+        f"{TRAINER}/data/dataset_writer.py",
+        '            description["warnings"] += self._loss_warnings(pieces)\n',
+        "",
+        ("tests/trainer/data/chat/test_answer_encoder.py",),
+    ),
+    Mutation(
         "a pair of equal answers is trained on",
         f"{TRAINER}/data/chat/answer_encoder.py",
         "    return not any(np.array_equal(first, other) for other in others)\n",

@@ -21,8 +21,9 @@ from trainingjob_api.formats import FORMATS
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.data.data_report import DatasetReport, describe_dataset
+from trainingjob_trainer.data.packing.loss_counts import count_without_loss
 from trainingjob_trainer.data.packing.pack import pack_documents
-from trainingjob_trainer.data.packing.pieces import Pieces, place_alone
+from trainingjob_trainer.data.packing.pieces import Pieces, place_alone, place_without_bounds
 from trainingjob_trainer.data.preparation.file_account import FileAccount
 from trainingjob_trainer.data.preparation.listed_files import Manifest, Part, Sources, list_dataset
 from trainingjob_trainer.data.preparation.part_progress import PartProgress
@@ -32,6 +33,7 @@ from trainingjob_trainer.data.sources.source_files import plural
 from trainingjob_trainer.data.token_dataset import (
     BYTES_DTYPE,
     PIECE_DTYPE,
+    WEIGHT_DTYPE,
     dataset_file,
     read_description,
 )
@@ -212,12 +214,15 @@ class _DatasetJoiner:
             else:
                 description["warnings"] += _fill_warnings(pieces, self._length)
         else:
-            self._check_sequences((sum(tokens.values()) - 1) // self._length, tokens, warnings)
+            num_sequences = (sum(tokens.values()) - 1) // self._length
+            self._check_sequences(num_sequences, tokens, warnings)
             description["rows"] = _count_rows(tokens, self._length)
+            pieces = place_without_bounds(num_sequences, self._length)
         self._write("tokens.bin", self._read_parts("tokens"))
         if self._encoders.has_weights:
             self._write("token_weights.bin", self._read_parts("weights"))
             description["hasWeights"] = True
+            description["warnings"] += self._loss_warnings(pieces)
         token_bytes = self._encoders.text.count_token_bytes()
         self._write("token_bytes.bin", (token_bytes.astype(BYTES_DTYPE).tobytes(),))
         description["numIds"] = len(token_bytes)
@@ -258,6 +263,18 @@ class _DatasetJoiner:
         """Yield the number of each part that has tokens, with its value."""
         parts = enumerate(zip(self._writer.manifest.parts, values, strict=True))
         return ((number, value) for number, (part, value) in parts if not part.is_account)
+
+    def _loss_warnings(self, pieces: Pieces) -> list[str]:
+        """Return a warning if sequences train nothing, because no token of an answer is in them."""
+        weights = (np.frombuffer(chunk, WEIGHT_DTYPE) for chunk in self._read_parts("weights"))
+        count = count_without_loss(pieces, weights)
+        if not count:  # always with `bestFit`: each document has a loss, and fits into a sequence
+            return []
+        warning = (
+            f"{plural(count, 'row')} of {pieces.num_sequences:,} without a token of an answer, which take time and "
+            "train nothing. Use `packing.type: bestFit`, or a greater `training.sequenceLength`."
+        )
+        return [warning]
 
     def _write(self, name: str, chunks: Iterator[bytes] | tuple[bytes, ...]) -> None:
         self._writer.store.write(dataset_file(self._writer.folder, name), chunks)

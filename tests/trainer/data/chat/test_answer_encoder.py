@@ -181,6 +181,25 @@ def test_conversations_without_answers_are_skipped_and_counted(tmp_path: Path) -
     )
 
 
+@pytest.mark.parametrize(("packing", "rows"), [("concat", 4), ("bestFit", 0)])
+def test_sequences_without_a_token_of_an_answer_are_counted(tmp_path: Path, packing: str, rows: int) -> None:
+    first = say("user: a", "assistant: Hello.", f"user: {'a' * 99}")
+    last = say(f"user: {'a' * 99}", "assistant: Hello.")
+
+    made = make_chat(
+        tmp_path, *[first, last] * 6, training__sequenceLength=152, data__packing={"type": packing}, training__steps=1
+    )
+
+    weights = made.train.sequences(np.arange(made.train.num_sequences)).loss_weights
+    assert int((weights.sum(axis=1) == 0).sum()) == rows
+    found = [one for one in made.report.warnings if "without a token of an answer" in one]
+    warning = (
+        f"{rows} rows of {len(weights)} without a token of an answer, which take time and train nothing. Use "
+        "`packing.type: bestFit`, or a greater `training.sequenceLength`."
+    )
+    assert found == ([warning] if rows else [])
+
+
 def test_conversations_without_any_answer_fail(tmp_path: Path) -> None:
     error = fail(lambda: make_chat(tmp_path, say("user: Hi!"), say("user: Ho!")))
 

@@ -35,6 +35,12 @@ def place_alone(ends: np.ndarray) -> Pieces:
     return Pieces(np.stack([starts, ends - starts - 1], axis=1), np.arange(len(ends) + 1, dtype=np.int64))
 
 
+def place_without_bounds(num_sequences: int, length: int) -> Pieces:
+    """Return sequences that follow each other in the tokens, whatever the documents: one piece each."""
+    starts = np.arange(num_sequences, dtype=np.int64) * length
+    return Pieces(np.stack([starts, np.full_like(starts, length)], axis=1), np.arange(num_sequences + 1))
+
+
 class PlacedTokens(NamedTuple):
     """The positions of some sequences that hold predictions, as indices into flat arrays, int64 [N]."""
 
