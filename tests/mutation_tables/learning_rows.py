@@ -8,6 +8,13 @@ PREFERENCES = "tests/trainer/test_preferences.py"
 
 LEARNING_MUTATIONS = (
     Mutation(
+        "`trainingjob evaluate` reads batches of the first size",
+        f"{TRAINER}/weights_exchange/evaluate_text.py",
+        "    return spec.training.largest_batch // ",
+        "    return spec.training.global_batch_size // ",
+        ("tests/trainer/sampling/test_evaluate_text.py",),
+    ),
+    Mutation(
         "an average moves at a skipped update",
         f"{TRAINER}/optim/weight_average.py",
         "jnp.where(is_applied, limit_decay(config.decay, num_updates), 1.0)",

@@ -117,6 +117,27 @@ def test_the_evaluations_of_a_job_are_run_with_their_numbers_of_batches(checkpoi
     assert whole.loss != few.loss
 
 
+@pytest.mark.parametrize(
+    ("changes", "num_sequences"),
+    [
+        ({"training__batchSchedule": [{"fromStep": 3, "globalBatchSize": 16}]}, 16),
+        ({"slices__count": None, "slices__min": 1, "slices__max": 4, "parallelism__replicas": {"syncEvery": 2}}, 2),
+    ],
+    ids=["larger batches later", "replicas"],
+)
+def test_a_batch_of_an_evaluation_is_that_of_the_job(
+    changes: dict[str, Any], num_sequences: int, checkpoint: Path, text: Path
+) -> None:
+    held_out = {"name": "news", "path": str(text), "everySteps": 10, "numBatches": 1}
+    spec = TrainingJobSpec.model_validate(
+        make_spec(text, text, evaluation=[held_out], training__globalBatchSize=8, **changes)
+    )
+
+    report, _ = evaluate(checkpoint, spec=spec)
+
+    assert report.texts[0].num_sequences == num_sequences
+
+
 def test_sequences_may_have_another_length(checkpoint: Path, text: Path) -> None:
     report, _ = evaluate(checkpoint, text, sequence_length=40)
 

@@ -117,8 +117,13 @@ def _tokenize(folder: str, request: EvaluateRequest, spec: TrainingJobSpec) -> I
         tokens = open_dataset(store, made.folder, length)
         limit = tokens.num_sequences
         if not request.texts and (batches := spec.evaluation[place].num_batches) != ALL_BATCHES:
-            limit = min(limit, int(batches) * spec.training.global_batch_size)
+            limit = min(limit, int(batches) * _count_held_out(spec))
         yield _Text(sources[0][1], tokens, limit)
+
+
+def _count_held_out(spec: TrainingJobSpec) -> int:
+    """Return the sequences of a held-out batch of a job: its largest batch, or the share of a replica."""
+    return spec.training.largest_batch // (spec.slices.max_slices if spec.parallelism.replicas else 1)
 
 
 def _describe_error(error: TrainingError, source: TextSource) -> str:
