@@ -4,9 +4,23 @@ from tests.mutation_tables.mutation import TRAINER, Mutation
 
 AVERAGE, CLIPPING = "tests/trainer/optim/test_average.py", "tests/trainer/optim/test_clipping.py"
 ADAFACTOR, SCORING = "tests/trainer/optim/test_adafactor.py", "tests/trainer/objectives/test_scoring.py"
-PREFERENCES = "tests/trainer/test_preferences.py"
+PREFERENCES, ROUTING = "tests/trainer/test_preferences.py", "tests/trainer/models/test_routing_of_padding.py"
 
 LEARNING_MUTATIONS = (
+    Mutation(
+        "padding balances the biases of experts",
+        f"{TRAINER}/models/routed_mlp.py",
+        "track_load(bias_E, counted_BNTE)",
+        "track_load(bias_E, chosen_BNTE)",
+        (ROUTING,),
+    ),
+    Mutation(
+        "padding is part of the load-balancing loss",
+        f"{TRAINER}/objectives/next_token.py",
+        "    hidden = model.run(params, *tokens, weights_MRL=batch.loss_weights)\n",
+        "    hidden = model.run(params, *tokens)\n",
+        (ROUTING,),
+    ),
     Mutation(
         "`trainingjob evaluate` reads batches of the first size",
         f"{TRAINER}/weights_exchange/evaluate_text.py",

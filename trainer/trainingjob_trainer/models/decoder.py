@@ -105,6 +105,7 @@ class SplitModel:
         positions_BL: jax.Array | None = None,
         segments_BL: jax.Array | None = None,
         seeds_B: jax.Array | None = None,
+        loss_lengths_B: jax.Array | None = None,
     ) -> HiddenStates:
         """Return the hidden states before the first layer. It reads the tables of the parameters alone."""
         x_BLD = embed_tokens(params["embedding"], tokens_BL, self._dtype)
@@ -116,7 +117,7 @@ class SplitModel:
             x_BLD = drop_features(x_BLD, self.network.embedding.dropout, "embedding")
         x_BLD = constrain(x_BLD, "batch", "length", None)
         routing = zero_routing_stats(x_BLD, self.network)
-        return HiddenStates(x_BLD, routing, positions_BL, segments_BL, seeds_B)
+        return HiddenStates(x_BLD, routing, positions_BL, segments_BL, seeds_B, loss_lengths=loss_lengths_B)
 
     def run_layers(self, params: Params, hidden: HiddenStates, tapped: Sequence[int] = ()) -> HiddenStates:
         """Return the hidden states after all layers. `tapped`: the layers whose outputs are collected."""

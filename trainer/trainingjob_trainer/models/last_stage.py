@@ -27,7 +27,7 @@ class LastStage(ShardedModel):
             self._vocab_axis = VOCAB
         self._hidden = hidden
 
-    def run(self, params: Params, *batch: Any) -> Hidden:
+    def run(self, params: Params, *batch: Any, **_: Any) -> Hidden:
         """Return the hidden states of the microbatch. The modules of further tokens embed it again.
 
         Raises:

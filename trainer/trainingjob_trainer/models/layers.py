@@ -53,13 +53,15 @@ class HiddenStates(NamedTuple):
     """Seed of each sequence's dropout in the next layer, uint32 [B]. None: without dropout."""
     taps: LayerTaps | None = None
     """Outputs of chosen layers so far. None: no loss reads them."""
+    loss_lengths: jax.Array | None = None
+    """Tokens of each sequence that routing statistics count, the first ones, int32 [B]. None: all."""
 
 
 class Layer(nnx.Module):
     """Attention, then an MLP or experts, each with norms and a residual connection."""
 
     attention: GroupedQueries | LatentQueries
-    mlp: Callable[[jax.Array], Any]
+    mlp: MLP | RoutedMLP
 
     def __init__(self, block: Block, precision: Precision, rngs: nnx.Rngs) -> None:
         self.names = tuple(block.parts)
@@ -90,12 +92,23 @@ class Layer(nnx.Module):
         """Return the hidden states with what attention adds, and then the MLP or the experts."""
         routing = stream.routing
         x_BLD = stream.x + self._finish("attention", self._scatter(added_BLD))
-        added_BLD = self.mlp(self._gather(self._normalize("mlp_norm", x_BLD)))
-        if isinstance(added_BLD, tuple):
-            added_BLD, layer_routing = added_BLD
+        added_BLD = self._gather(self._normalize("mlp_norm", x_BLD))
+        if isinstance(self.mlp, RoutedMLP):
+            added_BLD, layer_routing = self.mlp(added_BLD, self._find_counted(stream))
             routing = jax.tree.map(jnp.add, routing, layer_routing)
+        else:
+            added_BLD = self.mlp(added_BLD)
         x_BLD = x_BLD + self._finish("mlp", self._scatter(added_BLD))
         return stream._replace(x=constrain(x_BLD, *(STREAM if self.shards_stream else TOKENS)), routing=routing)
+
+    def _find_counted(self, stream: HiddenStates) -> jax.Array | None:  # None: all
+        """Return the tokens [B, L] that routing statistics count, in the order of the mesh."""
+        if stream.loss_lengths is None:
+            return None
+        places_1L = find_places(self.attention.part.exchange, stream.x, None)
+        if places_1L is None:
+            places_1L = jnp.arange(stream.x.shape[1])[None]
+        return places_1L < stream.loss_lengths[:, None]
 
     def _gather(self, x_BLD: jax.Array) -> jax.Array:
         """Return the input of attention or of the MLP, which each device along `tensor` needs for all its tokens."""

@@ -32,7 +32,7 @@ from trainingjob_trainer.parallel.sharding import constrain
 
 
 class RoutingStats(NamedTuple):
-    """Routing statistics of each sequence [B], summed over layers; in a layer, means over routing groups."""
+    """Routing statistics of each sequence [B], summed over layers; in a layer, means over the counted tokens."""
 
     load_balance: jax.Array
     """Load-balancing loss (Fedus et al., arXiv 2101.03961): 1 if all experts get equally many tokens, else more."""
@@ -66,23 +66,29 @@ class RoutedMLP(nnx.Module):
         self.options = part.options
         self.dtype = DTYPES[precision.compute]
 
-    def __call__(self, x_BLD: jax.Array) -> tuple[jax.Array, RoutingStats]:
-        """Return the experts' output, which is added to the residual, and the routing statistics."""
+    def __call__(self, x_BLD: jax.Array, is_counted_BL: jax.Array | None = None) -> tuple[jax.Array, RoutingStats]:
+        """Return the experts' output, which is added to the residual, and the routing statistics.
+
+        `is_counted_BL`: the tokens that the statistics count. None: all.
+        """
         B, L, D = x_BLD.shape
         T = self.experts.group_size(L)
         # A group of dropless tokens may be a whole sequence, of which each device along `context` has a part.
         group_axes = ("length", None) if T < L else (None, "length")
         x_BNTD = constrain(x_BLD.reshape(B, L // T, T, D), "batch", *group_axes, None)
-        weights_BNTE, chosen_BNTE, routing = self._route(x_BNTD)
+        counts_BNT = jnp.ones((B, L // T, T), jnp.float32)
+        if is_counted_BL is not None:
+            counts_BNT = is_counted_BL.astype(jnp.float32).reshape(counts_BNT.shape)
+        weights_BNTE, chosen_BNTE, routing = self._route(x_BNTD, counts_BNT)
         if self.experts.dispatch == "dropless":
             weights_BLE, chosen_BLE = (array.reshape(B, L, -1) for array in (weights_BNTE, chosen_BNTE))
             y_BLD = self._sort_tokens(x_BLD, weights_BLE, chosen_BLE)
         else:
-            y_BNTD, dropped_B = self._fill_slots(x_BNTD, weights_BNTE, chosen_BNTE)
+            y_BNTD, dropped_B = self._fill_slots(x_BNTD, weights_BNTE, chosen_BNTE, counts_BNT)
             y_BLD, routing = y_BNTD.reshape(B, L, D), routing._replace(dropped=dropped_B)
         return y_BLD + self.shared(x_BLD) if self.experts.shared else y_BLD, routing
 
-    def _route(self, x_BNTD: jax.Array) -> tuple[jax.Array, jax.Array, RoutingStats]:
+    def _route(self, x_BNTD: jax.Array, counts_BNT: jax.Array) -> tuple[jax.Array, jax.Array, RoutingStats]:
         """Return each token's weight for each expert, 1 at its experts, and the statistics if none is dropped."""
         E, k = self.experts.count, self.experts.per_token
         router_DE = self.router[...].astype(jnp.float32)
@@ -92,13 +98,17 @@ class RoutedMLP(nnx.Module):
         scores_BNTE, probabilities_BNTE = score_experts(logits_BNTE, self.experts)
         bias_E = self.balance_bias[...] if self.experts.balance.bias_rate else None
         chosen_BNTE = choose_experts(scores_BNTE, bias_E, self.experts)
-        load_B = None if bias_E is None else track_load(bias_E, chosen_BNTE)
+        counted_BNTE = chosen_BNTE * counts_BNT[..., None]
+        load_B = None if bias_E is None else track_load(bias_E, counted_BNTE)
         weights_BNTE = scores_BNTE * chosen_BNTE
         if self.experts.normalize_weights:
             weights_BNTE /= jnp.sum(weights_BNTE, axis=-1, keepdims=True)
         weights_BNTE *= self.experts.weight_scale
-        balance_BN = E / k * jnp.sum(jnp.mean(chosen_BNTE, axis=2) * jnp.mean(probabilities_BNTE, axis=2), axis=-1)
-        balance_B = jnp.mean(balance_BN, axis=1)
+        sizes_BN = jnp.sum(counts_BNT, axis=2)
+        sums_BNE = jnp.sum(counted_BNTE, axis=2), jnp.sum(probabilities_BNTE * counts_BNT[..., None], axis=2)
+        shares_BNE, means_BNE = (sum_BNE / jnp.maximum(sizes_BN, 1.0)[..., None] for sum_BNE in sums_BNE)
+        balance_BN = E / k * jnp.sum(shares_BNE * means_BNE, axis=-1)
+        balance_B = jnp.sum(balance_BN * sizes_BN, axis=1) / jnp.maximum(jnp.sum(sizes_BN, axis=1), 1.0)
         return weights_BNTE, chosen_BNTE, RoutingStats(balance_B, jnp.zeros_like(balance_B), load_B)
 
     def _sort_tokens(self, x_BLD: jax.Array, weights_BLE: jax.Array, chosen_BLE: jax.Array) -> jax.Array:
@@ -117,7 +127,7 @@ class RoutedMLP(nnx.Module):
         )
 
     def _fill_slots(
-        self, x_BNTD: jax.Array, weights_BNTE: jax.Array, chosen_BNTE: jax.Array
+        self, x_BNTD: jax.Array, weights_BNTE: jax.Array, chosen_BNTE: jax.Array, counts_BNT: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """Return the output of the experts of the tokens that found a slot, and the share of dropped choices [B]."""
         capacity = self.experts.capacity(x_BNTD.shape[1] * x_BNTD.shape[2])
@@ -133,8 +143,9 @@ class RoutedMLP(nnx.Module):
         else:
             y_BNECD = jnp.einsum("BNECD,BNEC->BNECD", self._run_experts(x_BNECD), weights_BNEC)
         y_BNTD = jnp.einsum("BNTEC,BNECD->BNTD", dispatch_BNTEC, y_BNECD)
-        dropped_BN = jnp.mean(jnp.sum(chosen_BNTE - dispatched_BNTE, axis=-1), axis=2) / self.experts.per_token
-        return y_BNTD, jnp.mean(dropped_BN, axis=1)
+        dropped_B = jnp.sum((chosen_BNTE - dispatched_BNTE) * counts_BNT[..., None], axis=(1, 2, 3))
+        num_choices_B = self.experts.per_token * jnp.maximum(jnp.sum(counts_BNT, axis=(1, 2)), 1.0)
+        return y_BNTD, dropped_B / num_choices_B
 
     def _run_experts(self, x_BNECD: jax.Array) -> jax.Array:
         """Return the output of each expert for its tokens, which move to the expert and back."""

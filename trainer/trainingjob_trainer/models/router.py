@@ -33,6 +33,15 @@ def choose_experts(scores_BNTE: jax.Array, bias_E: jax.Array | None, experts: Ex
     return top_k_mask(scores_BNTE, experts.per_token)
 
 
+def find_loss_lengths(weights_BL: jax.Array) -> jax.Array:
+    """Return the number of tokens of each sequence up to the last one with a loss weight, int32 of one dim less.
+
+    No loss depends on the later ones, which are mostly padding. The last dim has the order of the sequence.
+    """
+    ends_L = jnp.arange(1, weights_BL.shape[-1] + 1, dtype=jnp.int32)
+    return jnp.max(jnp.where(weights_BL != 0, ends_L, 0), axis=-1)
+
+
 @jax.custom_vjp
 def track_load(bias_E: jax.Array, chosen_BNTE: jax.Array) -> jax.Array:
     """Return zeros [B]. Their gradient by the bias is the load of each expert beyond an even share.

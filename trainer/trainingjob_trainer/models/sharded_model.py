@@ -31,6 +31,7 @@ from trainingjob_trainer.models.dropout import mix_name
 from trainingjob_trainer.models.layers import HiddenStates, add_taps
 from trainingjob_trainer.models.prediction import Shifted, shift
 from trainingjob_trainer.models.routed_mlp import RoutingStats
+from trainingjob_trainer.models.router import find_loss_lengths
 from trainingjob_trainer.models.token_losses import TeacherLogits, TeacherShares, TokenLosses, losses_of_logits
 from trainingjob_trainer.parallel.collective_order import (
     order_collectives,
@@ -109,12 +110,16 @@ class ShardedModel:
         segments_MRL: jax.Array | None = None,
         seeds_MR: jax.Array | None = None,
         tapped: Sequence[int] = (),
+        *,
+        weights_MRL: jax.Array | None = None,
     ) -> Hidden:
         """Return the hidden states after the last layer. `seeds_MR`: those of dropout; None: nothing is dropped.
 
-        `tapped`: layers, counted from 1, whose outputs are returned too.
+        `tapped`: layers, counted from 1, whose outputs are returned too. `weights_MRL`: loss weights, without which
+        routing statistics count padding too.
         """
-        stream = self.embed(self._table_params(params), tokens_MRL, positions_MRL, segments_MRL, seeds_MR)
+        batch = tokens_MRL, positions_MRL, segments_MRL, seeds_MR, self.find_loss_lengths(weights_MRL)
+        stream = self.embed(self._table_params(params), *batch)
         stream = add_taps(stream, tapped)
         embedded = stream.x if self.network.prediction else None
         if self._num_stages > 1:
@@ -123,6 +128,10 @@ class ShardedModel:
         stream = self._model.run_layers(params, jax.tree.map(lambda leaf: leaf[0], stream), tapped)
         x, routing, taps = jax.tree.map(lambda leaf: leaf[None], (stream.x, stream.routing, stream.taps))
         return Hidden(x, routing, embedded, taps.outputs if taps else None)
+
+    def find_loss_lengths(self, weights_MRL: jax.Array | None) -> jax.Array | None:  # None: nothing reads them
+        """Return the tokens of each sequence that routing statistics count, int32 [M, R]."""
+        return None if weights_MRL is None or not self.network.num_routed_layers else find_loss_lengths(weights_MRL)
 
     def read_like(self, model: SplitModel) -> "ShardedModel":
         """Return another model of the same vocabulary whose logits are split over the devices as those of this one."""
@@ -135,11 +144,12 @@ class ShardedModel:
         positions_MRL: jax.Array | None,
         segments_MRL: jax.Array | None,
         seeds_MR: jax.Array | None,
+        loss_lengths_MR: jax.Array | None = None,
     ) -> HiddenStates:
         """Return the hidden states before the first layer, from the parameters of the embedding."""
         embed = order_first_part(self._embed, self._mesh)
         tokens_MRL, positions_MRL, segments_MRL = self.order_tokens(tokens_MRL, positions_MRL, segments_MRL)
-        return embed(table, tokens_MRL, positions_MRL, segments_MRL, seeds_MR)
+        return embed(table, tokens_MRL, positions_MRL, segments_MRL, seeds_MR, loss_lengths_MR)
 
     def order_tokens(self, *arrays_MRL: jax.Array | None) -> tuple[Any, ...]:
         """Return arrays of tokens in the order of the mesh. None: unchanged."""
@@ -259,7 +269,8 @@ class ShardedModel:
         routing = jax.tree.map(jnp.zeros_like, hidden.routing)
         seeds = None if batch.seeds is None else jax.vmap(lambda seeds_R: mix_name(seeds_R, PREDICTION))(batch.seeds)
         positions, segments = self.order_tokens(batch.positions, batch.segment_ids)
-        stream = HiddenStates(hidden.x, routing, positions, segments, seeds)
+        lengths = self.find_loss_lengths(batch.loss_weights)
+        stream = HiddenStates(hidden.x, routing, positions, segments, seeds, loss_lengths=lengths)
         assert hidden.embedded is not None  # noqa: S101  # `run` keeps it for a model with modules
         later = Shifted(hidden.embedded, batch.targets, batch.loss_weights, batch.segment_ids)
 
@@ -328,9 +339,11 @@ class ShardedModel:
         positions_MRL: jax.Array | None,
         segments_MRL: jax.Array | None,
         seeds_MR: jax.Array | None,
+        loss_lengths_MR: jax.Array | None,
     ) -> HiddenStates:
         """Return the hidden states before the first layer."""
-        params, batch = self._stop_frozen(params), (tokens_MRL, positions_MRL, segments_MRL, seeds_MR)
+        params = self._stop_frozen(params)
+        batch = tokens_MRL, positions_MRL, segments_MRL, seeds_MR, loss_lengths_MR
         if self._num_stages == 1:
             (rows,) = zip(*(array if array is not None else [None] for array in batch), strict=True)
             hidden: HiddenStates = jax.tree.map(lambda leaf: leaf[None], self._model.embed(params, *rows))

@@ -24,7 +24,8 @@ from trainingjob_trainer.state import Batch
 
 def dpo(options: Dpo, model: ShardedModel, params: Params, batch: Batch) -> Terms:
     """Return the sums of the losses of pairs, and of their metrics. The weight is the number of pairs."""
-    hidden = model.run(params, batch.tokens, batch.positions, batch.segment_ids, batch.seeds)
+    tokens = batch.tokens, batch.positions, batch.segment_ids, batch.seeds
+    hidden = model.run(params, *tokens, weights_MRL=batch.loss_weights)
     return model.read_out(partial(_sum_pairs, model, options), params, hidden, batch)
 
 

@@ -68,7 +68,8 @@ class PipelineGradients:
             order=partial(order_collectives, mesh=self._mesh),
         )
         schedule = self._model.pipeline.plan(len(batch.tokens), self._num_stages)
-        inputs = (*self._sharded.order_tokens(batch.tokens, batch.positions, batch.segment_ids), batch.seeds)
+        tokens = self._sharded.order_tokens(batch.tokens, batch.positions, batch.segment_ids)
+        inputs = (*tokens, batch.seeds, self._sharded.find_loss_lengths(batch.loss_weights))
         terms, grads = differentiate_pipeline(parts, params, (inputs, batch), self._zeros, schedule)
         return terms, self._join_parts(grads)
 
