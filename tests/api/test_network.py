@@ -7,12 +7,13 @@ import pytest
 
 from trainingjob_api.base import AXES, Axis
 from trainingjob_api.network.attention import Attention, GroupedQueryAttention, HeadSizes
+from trainingjob_api.network.block import Block
 from trainingjob_api.network.embedding import Embedding, Head, Logits
 from trainingjob_api.network.latent_attention import Latent
 from trainingjob_api.network.layer_costs import LayerCosts
 from trainingjob_api.network.mlp import DenseMlp, Mlp
 from trainingjob_api.network.multi_token_prediction import MultiTokenPrediction
-from trainingjob_api.network.network import Block, Group, Network
+from trainingjob_api.network.network import Group, Network
 from trainingjob_api.network.norm import HiddenNorm, Norm
 from trainingjob_api.network.part import LAYER_AXES, Shard
 from trainingjob_api.network.resolve import resolve

@@ -6,9 +6,10 @@ import pytest
 
 from trainingjob_api.network.activations import SavedActivations
 from trainingjob_api.network.adapt import adapt
+from trainingjob_api.network.block import Block
 from trainingjob_api.network.fingerprint import fingerprint
 from trainingjob_api.network.freeze import freeze
-from trainingjob_api.network.network import Block, Network
+from trainingjob_api.network.network import Network
 from trainingjob_api.network.part import Shard
 from trainingjob_api.network.quantize import count_quantized_flops, list_quantizable, quantize
 from trainingjob_api.network.resolve import resolve

@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from trainingjob_api.network.adapter import INPUT_ENDING, OUTPUT_ENDING, Adaptation, can_adapt
+from trainingjob_api.network.block import Block
 from trainingjob_api.network.freeze import matches_any
-from trainingjob_api.network.network import Block, Group, Network
+from trainingjob_api.network.network import Group, Network
 from trainingjob_api.network.tensor import Tensor
 from trainingjob_api.spec.lora import Lora
 

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from trainingjob_api.globs import compile_wildcards
-from trainingjob_api.network.network import Block, Group, Network
+from trainingjob_api.network.block import Block
+from trainingjob_api.network.network import Group, Network
 from trainingjob_api.network.tensor import Tensor
 
 

@@ -12,7 +12,7 @@ from trainingjob_api.network.recomputed_layer import RecomputedLayer, count_stre
 from trainingjob_api.network.routed_mlp import RoutedMlp
 
 if TYPE_CHECKING:  # a layer has these costs
-    from trainingjob_api.network.network import Block
+    from trainingjob_api.network.block import Block
 
 
 class LayerCosts:

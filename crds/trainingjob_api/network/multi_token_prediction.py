@@ -6,19 +6,17 @@ model, and generated text does not need them.
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field
 
 from trainingjob_api.base import Strict
 from trainingjob_api.meta import NO_UNIT, Example, Unit
+from trainingjob_api.network.block import Block
 from trainingjob_api.network.matrix_init import BY_WIDTH, InitRule
 from trainingjob_api.network.norm import HiddenNorm
 from trainingjob_api.network.tensor import MODULES, DecayClass, Role, Tensor
 from trainingjob_api.token_order import Exchange
-
-if TYPE_CHECKING:
-    from trainingjob_api.network.network import Block
 
 PREDICTION = "prediction"
 """Name of the modules in the model."""
@@ -41,7 +39,7 @@ class MultiTokenPrediction(Strict):
 class PredictionModules:
     """The modules, whose parameters are stacked. Each has a layer, three norms and a projection of two inputs."""
 
-    block: "Block"
+    block: Block
     norm: HiddenNorm
     options: MultiTokenPrediction
     init: InitRule = BY_WIDTH

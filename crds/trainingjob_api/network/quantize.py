@@ -4,9 +4,10 @@ from dataclasses import replace
 
 from trainingjob_api.network.activations import PRODUCTS, SavedActivations
 from trainingjob_api.network.adapter import can_quantize
+from trainingjob_api.network.block import Block
 from trainingjob_api.network.freeze import matches_any
 from trainingjob_api.network.multi_token_prediction import PREDICTION_PREFIX
-from trainingjob_api.network.network import Block, Network
+from trainingjob_api.network.network import Network
 from trainingjob_api.network.part import FORWARD_FLOPS, Shard
 from trainingjob_api.network.quantized_matmuls import QuantizedMatmuls, has_parameter_gradients
 from trainingjob_api.network.routed_mlp import RoutedMlp

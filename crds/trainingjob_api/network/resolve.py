@@ -6,6 +6,7 @@ from itertools import groupby
 
 from trainingjob_api.network.adapt import ADAPTER_PATTERNS, adapt
 from trainingjob_api.network.attention import GroupedQueryAttention
+from trainingjob_api.network.block import Block
 from trainingjob_api.network.embedding import Embedding, Head
 from trainingjob_api.network.freeze import freeze
 from trainingjob_api.network.latent_attention import LatentAttention
@@ -13,7 +14,7 @@ from trainingjob_api.network.layers import LayerKind, arrange
 from trainingjob_api.network.matrix_init import InitRule, resolve_init
 from trainingjob_api.network.mlp import DenseMlp
 from trainingjob_api.network.multi_token_prediction import PredictionModules
-from trainingjob_api.network.network import Block, Group, Network
+from trainingjob_api.network.network import Group, Network
 from trainingjob_api.network.norm import HiddenNorm
 from trainingjob_api.network.quantize import quantize
 from trainingjob_api.network.routed_mlp import RoutedMlp

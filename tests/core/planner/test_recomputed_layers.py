@@ -6,7 +6,7 @@ import pytest
 
 from e2e.benchmarks.compiler_cases import DEEP, INT8, ROUTED, TWO_OF_LLAMA, job, training
 from trainingjob_api.base import AXES
-from trainingjob_api.network.network import Block
+from trainingjob_api.network.block import Block
 from trainingjob_api.network.part import Shard
 from trainingjob_api.spec.memory import Memory
 from trainingjob_operator.core.planner.planning import plan_job

@@ -12,7 +12,7 @@ from tests.support.trainer.training import ONE, Run, losses, spec_with
 from tests.trainer.models.test_gradients import walk
 from trainingjob_api.base import AXES
 from trainingjob_api.network.activations import POLICIES, PRODUCTS, SavedActivations
-from trainingjob_api.network.network import Block
+from trainingjob_api.network.block import Block
 from trainingjob_api.network.part import Shard
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.spec.memory import Memory

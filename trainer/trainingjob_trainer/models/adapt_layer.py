@@ -7,7 +7,7 @@ import jax
 from flax import nnx
 
 from trainingjob_api.network.adapter import SCALE_ENDING, is_adapter
-from trainingjob_api.network.network import Block
+from trainingjob_api.network.block import Block
 from trainingjob_api.network.tensor import Storage, Tensor
 from trainingjob_api.spec.precision import Precision
 from trainingjob_trainer.models.lora import quantize

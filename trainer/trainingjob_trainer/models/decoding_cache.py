@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from trainingjob_api.decoding import DecodingShape
-from trainingjob_api.network.network import Block, Group, Network
+from trainingjob_api.network.block import Block
+from trainingjob_api.network.network import Group, Network
 from trainingjob_api.network.routed_mlp import RoutedMlp
 
 type LayerCache = Mapping[str, jax.Array]

@@ -11,9 +11,10 @@ import jax.numpy as jnp
 from flax import nnx
 
 from trainingjob_api.network.attention import GroupedQueryAttention
+from trainingjob_api.network.block import Block
 from trainingjob_api.network.latent_attention import LatentAttention
 from trainingjob_api.network.mlp import DenseMlp
-from trainingjob_api.network.network import Block, Group
+from trainingjob_api.network.network import Group
 from trainingjob_api.network.norm import HiddenNorm
 from trainingjob_api.network.part import Part
 from trainingjob_api.network.routed_mlp import RoutedMlp

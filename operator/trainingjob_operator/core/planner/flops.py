@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from trainingjob_api.base import Axis
-from trainingjob_api.network.network import Block, Network
+from trainingjob_api.network.block import Block
+from trainingjob_api.network.network import Network
 from trainingjob_api.network.part import BACKWARD_FLOPS, FORWARD_FLOPS
 from trainingjob_api.network.quantize import count_quantized_flops
 from trainingjob_api.optim import is_orthogonalized

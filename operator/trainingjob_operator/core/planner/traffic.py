@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from trainingjob_api.base import AXES, Axis
 from trainingjob_api.compile_report import Network
 from trainingjob_api.network.activations import PRODUCTS
-from trainingjob_api.network.network import Block
+from trainingjob_api.network.block import Block
 from trainingjob_api.network.part import PartTraffic
 from trainingjob_api.network.ring_blocks import count_ring_hops
 from trainingjob_api.network.routed_mlp import RoutedMlp

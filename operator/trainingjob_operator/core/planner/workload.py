@@ -7,8 +7,9 @@ from functools import lru_cache
 
 from trainingjob_api.base import Axis
 from trainingjob_api.loss_chunks import count_loss_chunks
+from trainingjob_api.network.block import Block
 from trainingjob_api.network.freeze import freeze
-from trainingjob_api.network.network import Block, Network
+from trainingjob_api.network.network import Network
 from trainingjob_api.network.part import Shard
 from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.network.tensor import Storage, Tensor
