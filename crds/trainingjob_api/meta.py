@@ -105,8 +105,9 @@ _RESUME_ADVICE = (
     "Delete this job and create it again with the same `checkpoint.uri` and `checkpoint.takeover: true`. It resumes "
     "from the newest checkpoint."
 )
+_ANY_PROGRAM_ADVICE = _RESUME_ADVICE.replace("and `checkpoint", "and, without `program.command`, `checkpoint")
 _NEW_JOB_ADVICE = "Create another job with a separate `checkpoint.uri`. It starts at step 0."
-WORLDS = Immutable("the worlds of the job are planned with it.", _RESUME_ADVICE)
+WORLDS = Immutable("the worlds of the job are planned with it.", _ANY_PROGRAM_ADVICE)
 MODEL_STATE = Immutable("the checkpoints contain the state of this model.", _NEW_JOB_ADVICE)
 LOSS_CURVE = Immutable("the loss curve would no longer belong to one job.", _RESUME_ADVICE)
 SEQUENCES = Immutable(
@@ -115,7 +116,7 @@ SEQUENCES = Immutable(
 DATA_ORDER = Immutable("it determines the order of the training data.", _NEW_JOB_ADVICE)
 STORAGE = Immutable(
     "the job owns its folder.",
-    "Create another job with `checkpoint.takeover: true`, which transfers ownership of a folder.",
+    "Create another job. Without `program.command`, `checkpoint.takeover: true` transfers ownership of a folder.",
 )
 INITIALIZATION = Immutable("the job has started from this checkpoint.", _NEW_JOB_ADVICE)
-PODS = Immutable("the pods are created with it.", _RESUME_ADVICE)
+PODS = Immutable("the pods are created with it.", _ANY_PROGRAM_ADVICE)

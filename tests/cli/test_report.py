@@ -206,20 +206,8 @@ def test_start_of_a_world_of_an_earlier_day_has_its_date() -> None:
     assert line == f"job  Running on 1/1 slices since {since:%Y-%m-%d %H:%M:%S}"
 
 
-OWNER = "If this job owns the folder of `checkpoint.uri`, set `checkpoint.takeover: true`, or use another folder"
-SAME_FOLDER = "with the same `checkpoint.uri` and `checkpoint.takeover: true`"
-AGAIN = "correct the cause, delete this job, and create it again"
-NEXT_STEPS = {
-    "without a saved step": ({}, [f"to train again: {AGAIN}. {OWNER}"]),
-    "after a save": (
-        {"checkpoint": {"step": 1200, "time": START}},
-        [f"to resume from step 1,200: {AGAIN} {SAME_FOLDER}", "checkpoint 1,200 durable, 10 m 0 s ago"],
-    ),
-}
+def test_failed_job_shows_cause_and_next_step_of_its_condition_once() -> None:
+    message = "the data is empty\nTo train again, correct the cause."
+    status = make_status(phase="Failed", conditions=[condition("Failed", message)])
 
-
-@pytest.mark.parametrize(("fields", "lines"), NEXT_STEPS.values(), ids=NEXT_STEPS.keys())
-def test_failed_job_has_a_next_step(fields: dict[str, Any], lines: list[str]) -> None:
-    status = make_status(phase="Failed", conditions=[condition("Failed", "the data is empty")], **fields)
-
-    assert describe_job("job", status, NOW) == ["job  Failed: the data is empty", *lines]
+    assert describe_job("job", status, NOW) == [f"job  Failed: {message}"]

@@ -136,6 +136,7 @@ def test_simulated_failure_reports_time_reason_and_advice(tmp_path: Path) -> Non
     lines = text.splitlines()
     (failure,) = [line for line in lines if line.startswith("As written the job fails ")]
     assert "maxRestarts" in failure
+    assert "trainingjob run" not in text  # no next step of a job that only a simulation ran
     assert any(line.startswith("elastic.maxRestarts: 1000 alone: ") for line in lines)
 
 

@@ -4,6 +4,7 @@ from tests.mutation_tables.mutation import CLI, CORE, SHELL, Mutation
 
 ABSENT = "tests/core/report/test_absent_slices.py"
 REPORT = "tests/cli/test_report.py"
+OUTCOME = "tests/core/report/test_outcome_messages.py"
 
 REPORT_MUTATIONS = (
     Mutation(
@@ -15,10 +16,24 @@ REPORT_MUTATIONS = (
     ),
     Mutation(
         "advise to create a failed job again without a takeover of its folder",
-        f"{CLI}/report.py",
-        'same_folder = "the same `checkpoint.uri` and `checkpoint.takeover: true`"',
-        'same_folder = "the same `checkpoint.uri`"',
-        (REPORT,),
+        f"{CORE}/report/outcome_messages.py",
+        '            f"with {folder} and `spec.checkpoint.takeover: true`",\n',
+        '            f"with {folder}",\n',
+        (OUTCOME,),
+    ),
+    Mutation(
+        "advise a takeover after a failed program, which validation rejects",
+        f"{CORE}/report/outcome_messages.py",
+        "    if spec.command_program:  # it reads",
+        "    if False:  # it reads",
+        (OUTCOME,),
+    ),
+    Mutation(
+        "cut off the next step of a failed job with a long cause",
+        f"{CORE}/report/conditions.py",
+        "    cause = message[: MAX_MESSAGE_LENGTH - len(next_start) - 1]\n",
+        "    cause = message\n",
+        (OUTCOME,),
     ),
     Mutation(
         "accept a fault of a slice that a local run does not have",

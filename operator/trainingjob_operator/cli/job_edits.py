@@ -7,6 +7,7 @@ from trainingjob_operator.cli.remote_job import RemoteJob, Target, open_remote_j
 from trainingjob_operator.core.manifests import Manifest, get_int, get_text, get_value
 from trainingjob_operator.core.stored_status import read_status
 from trainingjob_operator.core.units import pluralize
+from trainingjob_operator.core.validation.validate_update import describe_next_job
 
 FIELDS = ("count", "min", "max")
 
@@ -61,10 +62,7 @@ async def _read_unfinished_job(remote: RemoteJob) -> Manifest:
     status = read_status(job)
     if status.completion_time is not None:
         name = get_text(job, "metadata", "name")
-        raise CommandError(
-            f"{name} is {status.phase}: a job that is over cannot be changed. Create another job with the same "
-            "`spec.checkpoint.uri` and `spec.checkpoint.takeover: true`. It resumes from the newest checkpoint."
-        )
+        raise CommandError(f"{name} is {status.phase}: a job that is over cannot be changed. {describe_next_job(job)}")
     return job
 
 

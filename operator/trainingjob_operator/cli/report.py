@@ -35,7 +35,7 @@ _PHASE_CONDITION = {
 
 def describe_job(name: str, status: TrainingJobStatus, now: datetime) -> list[str]:
     """Return the lines of a job's status report."""
-    lines = [_headline(name, status, now), *_describe_next_step(status)]
+    lines = [_headline(name, status, now)]
     if status.progress:
         lines.append(describe_progress(status.progress))
     if status.data:
@@ -49,20 +49,6 @@ def describe_job(name: str, status: TrainingJobStatus, now: datetime) -> list[st
     lines += [describe_rollback(rollback) for rollback in status.rollbacks[-1:]]
     drills = describe_drills(status.drills)
     return [*lines, *describe_attempts(status.attempts), *drills, *describe_goodput(status.goodput)]
-
-
-def _describe_next_step(status: TrainingJobStatus) -> list[str]:
-    """Return how to train on after a failed job. Its object cannot be edited, and a new one has another UID."""
-    if status.phase != "Failed":
-        return []
-    advice = "correct the cause, delete this job, and create it again"
-    if status.checkpoint is None:
-        owner = (
-            "If this job owns the folder of `checkpoint.uri`, set `checkpoint.takeover: true`, or use another folder"
-        )
-        return [f"to train again: {advice}. {owner}"]
-    same_folder = "the same `checkpoint.uri` and `checkpoint.takeover: true`"
-    return [f"to resume from step {status.checkpoint.step:,}: {advice} with {same_folder}"]
 
 
 def _list_saved_states(status: TrainingJobStatus, now: datetime) -> list[str]:

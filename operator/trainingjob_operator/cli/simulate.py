@@ -23,6 +23,7 @@ from trainingjob_operator.core.goodput import Bucket
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.planning import plan_job
 from trainingjob_operator.core.planner.snapshots import copy_seconds
+from trainingjob_operator.core.report.conditions import failure_cause
 from trainingjob_operator.core.simulate.durations import Durations, step_seconds_by_size
 from trainingjob_operator.core.simulate.simulation_run import SimulationResult, simulate
 from trainingjob_operator.core.units import format_duration, format_percent, format_precise_duration, pluralize
@@ -343,7 +344,7 @@ def _describe_failures(runs: Runs) -> list[str]:
     mean_time = format_duration(sum(outcome.seconds for outcome in failed) / len(failed))
     frequency = f" in {len(failed)} of {pluralize(len(runs.outcomes), 'run')}" if len(runs.outcomes) > 1 else ""
     average = " on average" if len(failed) > 1 else ""
-    return [f"As written the job fails{frequency} after {mean_time}{average}: {condition.message}"]
+    return [f"As written the job fails{frequency} after {mean_time}{average}: {failure_cause(condition)}"]
 
 
 def _as_object(variant: Variant, runs: Runs) -> dict[str, object]:

@@ -173,7 +173,9 @@ def test_failed_job_reports_the_lost_steps() -> None:
         "no checkpoint has succeeded for 1 h 0 m (limit: `spec.checkpoint.failAfter`): host 1 of slice 0: No "
         "space left on device. 25 steps since step 20 are lost"
     )
-    assert condition(scene, "Failed") == ("True", "CheckpointFailing", words)
+    status, reason, message = condition(scene, "Failed")
+    assert (status, reason, message.splitlines()[0]) == ("True", "CheckpointFailing", words)
+    assert message.splitlines()[1].startswith("To resume from step 20, ")
 
 
 def test_suspension_without_a_save_reports_the_reason() -> None:

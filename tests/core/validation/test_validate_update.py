@@ -99,6 +99,16 @@ def test_finished_job_is_immutable() -> None:
     ]
 
 
+def test_finished_job_has_a_next_step_that_its_program_allows() -> None:
+    (trainer,) = check_update(job(status=OVER), job(6000))
+    commands = [{"command": ["python"], "steps": steps} for steps in (1, 2)]
+    (program,) = check_update(job(status=OVER, program=commands[0]), job(program=commands[1]))
+
+    new_job = "must not change, because the job has finished. Create another job with the same `spec.checkpoint.uri`"
+    assert trainer.message == f"{new_job} and `spec.checkpoint.takeover: true`. It resumes from the newest checkpoint."
+    assert program.message == f"{new_job}. The program resumes from what it has saved there."
+
+
 @pytest.mark.parametrize("broken", [None, [], "x", {"spec": []}, {"spec": {"training": []}, "status": []}])
 def test_no_shape_is_too_odd(broken: Any) -> None:
     assert list(check_update(broken, broken)) == []

@@ -22,15 +22,18 @@ CONDITION_TYPES = ("Valid", "Queued", "Running", "Degraded", "Suspended", "Succe
 MAX_MESSAGE_LENGTH = 8192
 
 
-def derive_conditions(situation: Situation) -> list[ConditionUpdate]:
-    """Return every condition but Valid, which depends only on the spec."""
+def derive_conditions(situation: Situation, next_start: str = "") -> list[ConditionUpdate]:
+    """Return every condition but Valid, which depends only on the spec.
+
+    `next_start` is how to start a failed job again. Empty: it has not failed.
+    """
     return [
         ("Queued", *_queued_condition(situation)),
         ("Running", *_running_condition(situation)),
         ("Degraded", *_degraded_condition(situation)),
         ("Suspended", *_suspended_condition(situation)),
         ("Succeeded", *_end_condition(situation, Stage.SUCCEEDED)),
-        ("Failed", *_end_condition(situation, Stage.FAILED)),
+        ("Failed", *_failed_condition(situation, next_start)),
     ]
 
 
@@ -100,6 +103,20 @@ def _end_condition(situation: Situation, stage: Stage) -> tuple[ConditionStatus,
     if _is_finished(situation):
         return "False", situation.reason, ""
     return "Unknown" if stage is Stage.SUCCEEDED else "False", Reason.NOT_FINISHED, ""
+
+
+def _failed_condition(situation: Situation, next_start: str) -> tuple[ConditionStatus, str, str]:
+    """Return whether the job failed. The cause is shortened, so that the next step is never cut off."""
+    status, reason, message = _end_condition(situation, Stage.FAILED)
+    if status != "True":
+        return status, reason, message
+    cause = message[: MAX_MESSAGE_LENGTH - len(next_start) - 1]
+    return status, reason, f"{cause}\n{next_start}"
+
+
+def failure_cause(failed: Condition) -> str:
+    """Return the message of a condition `Failed` without its last line, the next step."""
+    return failed.message.rpartition("\n")[0]
 
 
 def _is_finished(situation: Situation) -> bool:

@@ -47,6 +47,7 @@ from trainingjob_operator.core.report.conditions import (
     derive_conditions,
     merge_conditions,
 )
+from trainingjob_operator.core.report.outcome_messages import describe_next_start
 from trainingjob_operator.core.report.replica_status import update_replicas
 from trainingjob_operator.core.report.situation import Situation, Stage, derive_situation
 from trainingjob_operator.core.report.status_writes import shorten_to_limit
@@ -147,7 +148,8 @@ def _update_conditions(
     valid = "\n".join(
         [f"planned for {describe_sizes(plan)}", *warnings, *data_warnings, *describe_idle_slices(plan, seen)]
     )
-    updates: list[ConditionUpdate] = [("Valid", "True", Reason.VALID, valid), *derive_conditions(situation)]
+    next_start = describe_next_start(plan.spec, find_checkpoint(seen, now))
+    updates: list[ConditionUpdate] = [("Valid", "True", Reason.VALID, valid), *derive_conditions(situation, next_start)]
     return merge_conditions(seen.status.conditions, updates, seen.generation, now)
 
 

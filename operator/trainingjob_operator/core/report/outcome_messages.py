@@ -1,12 +1,13 @@
-"""Messages about the outcome of training: why a job succeeded, and whether too many of its updates were skipped.
+"""Messages about the outcome of training: why a job succeeded, how to start a failed one again, and skipped updates.
 
 The action `skip` of `spec.protection` is meant for an occasional bad batch. A job that skips every tenth update still
 succeeds, but its model has had fewer updates than its steps suggest.
 """
 
 from trainingjob_api.protocol import RECENT_STEPS
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.training import StopAtLoss
-from trainingjob_api.status.progress_status import ProgressStatus
+from trainingjob_api.status.progress_status import CheckpointStatus, ProgressStatus
 from trainingjob_operator.core.observe.members import find_newest_step, find_restored_step
 from trainingjob_operator.core.observe.observed import Observed
 from trainingjob_operator.core.observe.progress import find_progress, find_resolved_steps, find_total_steps
@@ -61,3 +62,30 @@ def describe_completion(plan: Plan, seen: Observed) -> str:
         text = f"step {newest:,} was trained before {length} became {steps:,}"
         return f"all steps are trained and saved; {text}"
     return "all steps are trained and saved"
+
+
+def describe_next_start(spec: TrainingJobSpec, checkpoint: CheckpointStatus | None) -> str:
+    """Return how to train on after a failed job. Its object cannot be edited, and a new one has another UID.
+
+    A local run has the same conditions. It keeps the UID, so the same command resumes.
+    """
+    folder = f"the same {quote_field('spec.checkpoint.uri', spec.checkpoint.uri)}"
+    if spec.command_program:  # it reads and writes the folder itself: no job owns it, and `takeover` is rejected
+        goal, conditions = (
+            "To run the program again",
+            f"with {folder}: the program resumes from what it has saved there",
+        )
+    elif checkpoint is None:
+        goal, conditions = (
+            "To train again",
+            (f"with {folder} and `spec.checkpoint.takeover: true` if this job owns the folder, or with another folder"),
+        )
+    else:
+        goal, conditions = (
+            f"To resume from step {checkpoint.step:,}",
+            f"with {folder} and `spec.checkpoint.takeover: true`",
+        )
+    return (
+        f"{goal}, correct the cause and start the job again. On a cluster, delete this job and create it {conditions}. "
+        "A local run resumes by the same `trainingjob run` command."
+    )

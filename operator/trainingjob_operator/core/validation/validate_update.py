@@ -100,12 +100,21 @@ def _warn_of_counted_steps(new: Manifest, *, depends: bool) -> Iterator[Problem]
         yield Problem(path, value, message)
 
 
+def describe_next_job(job: Manifest) -> str:
+    """Return how to train on after a job that is over, with another object."""
+    if get_value(job, "spec", "program", "command") is not None:  # no job owns its folder, and `takeover` is rejected
+        return (
+            "Create another job with the same `spec.checkpoint.uri`. The program resumes from what it has saved there."
+        )
+    return (
+        "Create another job with the same `spec.checkpoint.uri` and `spec.checkpoint.takeover: true`. It resumes from "
+        "the newest checkpoint."
+    )
+
+
 def _check_finished(old: Manifest, new: Manifest) -> Iterator[Problem]:
     before, after = (section if isinstance(section := get_value(each, "spec"), dict) else {} for each in (old, new))
     for name in sorted({*before, *after}):
         if name not in EDITABLE_AFTER_END and before.get(name) != after.get(name):
-            message = (
-                "must not change, because the job has finished. Create another job with the same `spec.checkpoint.uri` "
-                "and `spec.checkpoint.takeover: true`. It resumes from the newest checkpoint."
-            )
+            message = f"must not change, because the job has finished. {describe_next_job(old)}"
             yield Problem(f"spec.{name}", after.get(name), message)
