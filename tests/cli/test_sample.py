@@ -60,7 +60,15 @@ def test_no_answer_is_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 WRONG = {
     "no folder": (("/nowhere", "--prompt", "a"), "CHECKPOINT: /nowhere must be a folder."),
     "no prompt": (("/", "--prompt", ""), "--prompt must have a character or more."),
-    "no temperature": (("/", "--prompt", "a", "--temperature", "0"), "--temperature: 0 must be greater than 0."),
+    "no temperature": (
+        ("/", "--prompt", "a", "--temperature", "0"),
+        "--temperature: 0 must be a finite number greater than 0.",
+    ),
+    "a temperature that is no number": (
+        ("/", "--prompt", "a", "--temperature", "nan"),
+        "--temperature: nan must be a fin",
+    ),
+    "an infinite temperature": (("/", "--prompt", "a", "--temperature", "inf"), "--temperature: inf must be a finite"),
     "no tokenizer": (("/", "--prompt", "a", "--tokenizer", "/no"), "--tokenizer: /no must be a tokenizer.json file."),
 }
 

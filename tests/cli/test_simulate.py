@@ -82,6 +82,10 @@ def test_a_roofline_gives_the_seconds_of_a_step() -> None:
 REFUSALS = {
     "no rates": ((CPU,), "set --step-seconds"),
     "no span": ((CPU, "--step-seconds", "1", "--mtbf", "soon"), "--mtbf: 'soon' must be a time span"),
+    "a span of centuries": (
+        (CPU, "--step-seconds", "1", "--repair", "36501d"),
+        "--repair: '36501d' must be at most 36500d",
+    ),
     "no time": ((CPU, "--step-seconds", "1", "--time", "0s"), "--time: '0s' must be a time span"),
 }
 

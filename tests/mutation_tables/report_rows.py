@@ -43,6 +43,20 @@ REPORT_MUTATIONS = (
         ("tests/cli/test_run.py::test_a_fault_that_would_never_happen_is_rejected",),
     ),
     Mutation(
+        "simulate spans of any length, which never ends",
+        f"{CLI}/simulate.py",
+        "    if seconds > MAX_SPAN_DAYS * DAY:\n",
+        "    if False:\n",
+        ("tests/cli/test_simulate.py::test_jobs_that_cannot_be_simulated",),
+    ),
+    Mutation(
+        "divide logits by a temperature that is not finite",
+        f"{CLI}/model_commands.py",
+        "    if temperature is not None and not 0 < temperature < math.inf:",
+        "    if temperature is not None and temperature <= 0:",
+        ("tests/cli/test_sample.py::test_what_the_command_cannot_use_is_named",),
+    ),
+    Mutation(
         "write no event about a stored job that became invalid",
         f"{SHELL}/reconcile.py",
         "        if status.problems != before.problems:",

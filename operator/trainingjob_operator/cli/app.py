@@ -15,6 +15,12 @@ from typer.exceptions import TyperException
 from trainingjob_operator.cli.errors import EXIT_NO_RESULT, CommandError, describe_install_hint
 from trainingjob_operator.cli.printing import echo
 
+DAY_SECONDS = 86_400
+MAX_WAIT_SECONDS = 365 * DAY_SECONDS
+"""Largest time limit of a command. Every option that is a number has a largest value, so that `inf` is rejected."""
+MAX_STEP = 100_000_000
+"""Largest step of a job, as in the API."""
+
 TRACEBACK = "TRAININGJOB_TRACEBACK"
 """Environment variable: if it is set, an unexpected error ends the command with its traceback."""
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import typer
 
 from trainingjob_api.drill_kinds import DRILL_SECONDS, DrillKind
-from trainingjob_operator.cli.app import Kubeconfig, KubeContext, Name, Namespace, app
+from trainingjob_operator.cli.app import MAX_WAIT_SECONDS, Kubeconfig, KubeContext, Name, Namespace, app
 from trainingjob_operator.cli.printing import echo
 
 Hosts = Literal["first", "all"]
@@ -67,7 +67,8 @@ def profile(
     steps: Annotated[int, typer.Option(min=1, max=100, help="Steps of the trace.")] = 3,
     host: Annotated[Hosts, typer.Option(help="The first host of the world, or all hosts.")] = "first",
     timeout: Annotated[
-        float, typer.Option(min=1, metavar="SECONDS", help="Time limit for the traces of all hosts.")
+        float,
+        typer.Option(min=1, max=MAX_WAIT_SECONDS, metavar="SECONDS", help="Time limit for the traces of all hosts."),
     ] = 600,
     context: KubeContext = None,
     kubeconfig: Kubeconfig = None,
@@ -92,7 +93,8 @@ def stacks(
     namespace: Namespace = None,
     host: Annotated[Hosts, typer.Option(help="The first host of the world, or all hosts.")] = "all",
     timeout: Annotated[
-        float, typer.Option(min=1, metavar="SECONDS", help="Time limit for the stacks of all hosts.")
+        float,
+        typer.Option(min=1, max=MAX_WAIT_SECONDS, metavar="SECONDS", help="Time limit for the stacks of all hosts."),
     ] = 60,
     context: KubeContext = None,
     kubeconfig: Kubeconfig = None,
@@ -116,7 +118,8 @@ def wait(
     name: Name,
     namespace: Namespace = None,
     timeout: Annotated[
-        float | None, typer.Option(min=0, metavar="SECONDS", help="Time limit of the wait. Default: none.")
+        float | None,
+        typer.Option(min=0, max=MAX_WAIT_SECONDS, metavar="SECONDS", help="Time limit of the wait. Default: none."),
     ] = None,
     context: KubeContext = None,
     kubeconfig: Kubeconfig = None,
@@ -189,7 +192,8 @@ def drill(
     host: Annotated[int | None, typer.Option(min=0, help="Host of the slice. Default: the last one.")] = None,
     seconds: Annotated[int, typer.Option(min=1, max=3600, help="Duration of a temporary fault.")] = DRILL_SECONDS,
     timeout: Annotated[
-        float, typer.Option(min=1, metavar="SECONDS", help="Time limit for the result of the drill.")
+        float,
+        typer.Option(min=1, max=MAX_WAIT_SECONDS, metavar="SECONDS", help="Time limit for the result of the drill."),
     ] = 600,
     namespace: Namespace = None,
     context: KubeContext = None,

@@ -1,18 +1,21 @@
 """Commands that run the trainer's parts on this machine, without a job: their options and help texts."""
 
+import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from trainingjob_operator.cli.app import Accelerators, File, PodProfiles, Presets, VolumeFolders, app
+from trainingjob_operator.cli.app import MAX_STEP, Accelerators, File, PodProfiles, Presets, VolumeFolders, app
 from trainingjob_operator.cli.errors import UsageError
 
 Checkpoint = Annotated[
     str,
     typer.Argument(metavar="CHECKPOINT", help="Checkpoint folder of a job, here or in a bucket, or of Hugging Face."),
 ]
-Step = Annotated[int | None, typer.Option(min=1, help="Step to use. Default: the newest that passes verification.")]
+Step = Annotated[
+    int | None, typer.Option(min=1, max=MAX_STEP, help="Step to use. Default: the newest that passes verification.")
+]
 TokenizerFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="tokenizer.json. Default: that of the folder.")
 ]
@@ -45,8 +48,11 @@ def sample(
     from trainingjob_operator.cli.trainer_child import absolute_location
     from trainingjob_operator.cli.weights import sample_folder
 
-    if temperature is not None and temperature <= 0:
-        raise UsageError(f"--temperature: {temperature:g} must be greater than 0. Omit it to take the likeliest token.")
+    if temperature is not None and not 0 < temperature < math.inf:  # a logit divided by NaN draws any token
+        raise UsageError(
+            f"--temperature: {temperature:g} must be a finite number greater than 0. Omit it to take the likeliest "
+            "token."
+        )
     if not prompt:
         raise UsageError("--prompt must have a character or more.")
     request = SampleRequest(

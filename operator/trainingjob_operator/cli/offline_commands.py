@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from trainingjob_operator.cli.app import Accelerators, File, Files, PodProfiles, Presets, app
+from trainingjob_operator.cli.app import DAY_SECONDS, MAX_STEP, Accelerators, File, Files, PodProfiles, Presets, app
 from trainingjob_operator.cli.errors import UsageError
 
 
@@ -258,7 +258,8 @@ def export_weights(
         typer.Option("--from", metavar="CHECKPOINTS", help="Folder or URI. Default: spec.checkpoint.uri."),
     ] = None,
     step: Annotated[
-        int | None, typer.Option(min=1, help="Step to export. Default: the newest that passes verification.")
+        int | None,
+        typer.Option(min=1, max=MAX_STEP, help="Step to export. Default: the newest that passes verification."),
     ] = None,
     dtype: Annotated[
         str | None,
@@ -309,22 +310,29 @@ def simulate(
     ] = None,
     step_seconds: Annotated[
         float | None,
-        typer.Option(min=1e-6, help="Duration of a step at the largest size. Default: the expected one of the plan."),
+        typer.Option(
+            min=1e-6,
+            max=DAY_SECONDS,
+            help="Duration of a step at the largest size. Default: the expected one of the plan.",
+        ),
     ] = None,
     save_seconds: Annotated[
-        float, typer.Option(min=0, help="Time from a step to the commit of its checkpoint.")
+        float, typer.Option(min=0, max=DAY_SECONDS, help="Time from a step to the commit of its checkpoint.")
     ] = 30.0,
     restart_seconds: Annotated[
-        float, typer.Option(min=0, help="Time from a new world to its first step: connect, restore, load programs.")
+        float,
+        typer.Option(
+            min=0, max=DAY_SECONDS, help="Time from a new world to its first step: connect, restore, load programs."
+        ),
     ] = 10.0,
     start_seconds: Annotated[
-        float, typer.Option(min=0, help="Time from available nodes to hosts that can join a world.")
+        float, typer.Option(min=0, max=DAY_SECONDS, help="Time from available nodes to hosts that can join a world.")
     ] = 120.0,
     slices: Annotated[
         int | None,
         typer.Option(min=1, help="Maximum number of slices. Default: the value in the file.", show_default=False),
     ] = None,
-    spares: Annotated[int, typer.Option(min=0, help="Spare slices that replace lost ones.")] = 0,
+    spares: Annotated[int, typer.Option(min=0, max=256, help="Spare slices that replace lost ones.")] = 0,
     seed: Annotated[int, typer.Option(help="Seed of the random faults.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002
     accelerators: Accelerators = None,

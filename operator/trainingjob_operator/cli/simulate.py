@@ -32,6 +32,7 @@ EXPECTED_FAULTS = 60
 """Number of faults over which chance averages out. A job with fewer faults is run several times."""
 MAX_RUNS = 20
 MAX_DAYS = 3650
+MAX_SPAN_DAYS = 36_500
 ABANDON_FACTOR = 10
 """A run is abandoned after this multiple of the sum of its fault-free time and one mean repair time."""
 INTERVAL_BASES = (1, 3)
@@ -229,6 +230,8 @@ def parse_span(text: str, option: str) -> float:
         seconds = 0
     if seconds <= 0:
         raise UsageError(f"{option}: '{text}' must be a time span such as `30d`, `12h` or `1h30m`.")
+    if seconds > MAX_SPAN_DAYS * DAY:
+        raise UsageError(f"{option}: '{text}' must be at most {MAX_SPAN_DAYS}d.")
     return float(seconds)
 
 
