@@ -21,10 +21,8 @@ PAGES = {path.stem: path.read_text() for path in sorted(FOLDER.glob("*.md"))}
 PATHS = [name for name in PAGES if name != "index"]
 FILE = re.compile(r"^```yaml\n# (\S+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
-ELSEWHERE = frozenset(
-    ("chmod", "curl", "echo", "export", "gcloud", "kind", "kubectl", "mkdir", "pip", "python3", "sh", "ssh", "sudo")
-)
-"""Programs that need a cluster, a cloud or another machine."""
+ELSEWHERE = frozenset(("chmod", "curl", "echo", "export", "gcloud", "kind", "kubectl", "mkdir", "sh", "ssh", "sudo"))
+"""Programs that need a cluster, a cloud or another machine. pip is none: `make` has installed the command line."""
 
 
 def files_of(page: str) -> dict[str, str]:
@@ -83,6 +81,15 @@ def test_the_job_of_a_page_mounts_its_claim(page: str) -> None:
 def test_the_commands_of_a_page_name_what_there_is(page: str) -> None:
     for words in commands_of(page):
         check_command(words, page)
+
+
+@pytest.mark.parametrize("page", PATHS)
+def test_a_page_uses_the_environment_that_its_make_has_filled(page: str) -> None:
+    """Another installation in `.venv` would replace the pinned packages and the editable one that `make` needs."""
+    commands = [words[:2] for words in commands_of(page)]
+
+    assert re.search(r"^images: install\b", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert commands.index(["make", "images"]) < commands.index([".", ".venv/bin/activate"])
 
 
 def check_command(words: list[str], page: str) -> None:
