@@ -60,6 +60,13 @@ AGENT_MUTATIONS = (
         ("tests/trainer/agent/test_host_report.py",),
     ),
     Mutation(
+        "let a file in the working directory replace a module of the trainer",
+        f"{AGENT}/supervisor.py",
+        'TRAINER = (sys.executable, "-P", "-m",',
+        'TRAINER = (sys.executable, "-m",',
+        ("tests/trainer/agent/test_working_directory.py",),
+    ),
+    Mutation(
         "hosts that start later repeat a trace",
         f"{CORE}/observe/observed.py",
         "        and seconds_between(request.requested, now) <= INSPECTION_LIFETIME_SECONDS\n",

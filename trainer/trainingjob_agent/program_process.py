@@ -17,7 +17,7 @@ from trainingjob_agent.trainer_process import Child
 from trainingjob_agent.trainer_protocol import LEAVE_FILE_VARIABLE, AgentEvent, StartWorld
 
 LOG = logging.getLogger(__name__)
-LAUNCHER = (sys.executable, "-m", "trainingjob_agent.program_launcher")
+LAUNCHER = (sys.executable, "-P", "-m", "trainingjob_agent.program_launcher")
 MAX_SEARCH_SECONDS = 0.1
 """CPU seconds of the search in some lines above which the pattern is dropped: heartbeats matter more than steps."""
 

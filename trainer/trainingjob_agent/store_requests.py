@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from trainingjob_agent.world_environment import without_world_variables
 
-PROGRAM = (sys.executable, "-m", "trainingjob_trainer.store.agent_requests")
-CACHE_PROGRAM = (sys.executable, "-m", "trainingjob_trainer.runtime.jax_cache")
+PROGRAM = (sys.executable, "-P", "-m", "trainingjob_trainer.store.agent_requests")
+CACHE_PROGRAM = (sys.executable, "-P", "-m", "trainingjob_trainer.runtime.jax_cache")
 DONE = "done"
 """The answer to a request that succeeded."""
 MAX_MESSAGE_CHARACTERS = 300

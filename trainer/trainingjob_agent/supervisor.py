@@ -58,7 +58,8 @@ from trainingjob_api.protocol import Answer, Failure, FailureReason, HostReport
 from trainingjob_api.world import World
 
 LOG = logging.getLogger(__name__)
-TRAINER = (sys.executable, "-m", "trainingjob_trainer.main")
+# `-P`: no file in the working directory, which is the user's, may replace a module that the trainer imports.
+TRAINER = (sys.executable, "-P", "-m", "trainingjob_trainer.main")
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 FINISHED_EXIT_CODE = 0
 TERMINATED_EXIT_CODE = 128 + signal.SIGTERM

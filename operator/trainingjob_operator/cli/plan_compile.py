@@ -27,7 +27,7 @@ from trainingjob_operator.core.planner.traffic import predict_traffic, sum_by_ax
 from trainingjob_operator.core.planner.workload import describe_workload
 from trainingjob_operator.core.units import format_count, format_size, pluralize
 
-PROGRAM = ("-m", "trainingjob_trainer.compile_report")
+PROGRAM = ("-P", "-m", "trainingjob_trainer.compile_report")
 """Python arguments that run the trainer's compiler."""
 MIN_SHOWN_SHARE = 0.01
 """Share of the largest traffic below which traffic is not shown, such as that of scalars and norms."""

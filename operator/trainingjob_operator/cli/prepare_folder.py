@@ -26,7 +26,7 @@ from trainingjob_operator.cli.validate_command import require_trainer_job, warni
 from trainingjob_operator.core.catalog import Catalog
 from trainingjob_operator.core.units import format_count
 
-PROGRAM = ("-m", "trainingjob_trainer.prepare")
+PROGRAM = ("-P", "-m", "trainingjob_trainer.prepare")
 """Python arguments that run the trainer's part."""
 MISSING = "is not there on this host"
 """Part of the trainer's message about a path that does not exist."""

@@ -22,7 +22,7 @@ from trainingjob_operator.cli.validate_command import require_trainer_job, warni
 from trainingjob_operator.core.catalog import Catalog
 from trainingjob_operator.core.units import format_size, pluralize
 
-PROGRAM = ("-m", "trainingjob_trainer.teach")
+PROGRAM = ("-P", "-m", "trainingjob_trainer.teach")
 """Python arguments that run the trainer's part."""
 
 

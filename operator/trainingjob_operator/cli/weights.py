@@ -34,7 +34,7 @@ from trainingjob_operator.cli.validate_command import require_trainer_job
 from trainingjob_operator.core.catalog import Catalog
 from trainingjob_operator.core.units import format_count, format_size, pluralize
 
-PROGRAM = ("-m", "trainingjob_trainer.weights_exchange")
+PROGRAM = ("-P", "-m", "trainingjob_trainer.weights_exchange")
 """Python arguments that run the trainer's part."""
 MAX_NAMES = 10
 """Number of tensors of each kind that the report lists without `--all`."""

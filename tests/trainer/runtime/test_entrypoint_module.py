@@ -52,6 +52,18 @@ def fail(program: Program) -> TrainingError:
     return caught.value
 
 
+def test_a_module_of_the_image_may_be_in_its_working_directory(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes last: a file of it must replace no module of the trainer."""
+    write({"losses.py": VALID})
+    monkeypatch.chdir(tmp_path)
+
+    loaded = load_entrypoint(Program(entrypoint="losses:customize"))
+
+    assert (loaded.function(3), sys.path[-1]) == (3, str(tmp_path))
+
+
 def test_a_function_of_a_folder_is_imported_once(write: Write) -> None:
     program = write({"losses/focal.py": VALID}, "losses.focal:customize")
     loaded = load_entrypoint(program)

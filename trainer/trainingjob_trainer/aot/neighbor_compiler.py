@@ -32,7 +32,7 @@ from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.snapshots.snapshotter import Snapshots
 
 LOG = logging.getLogger(__name__)
-COMPILER = (sys.executable, "-m", "trainingjob_trainer.aot")
+COMPILER = (sys.executable, "-P", "-m", "trainingjob_trainer.aot")
 WARMUP_STEPS = 20
 """Steps that a world trains before the compilation starts: before, the world may be about to fail or to grow."""
 POLL_SECONDS = 0.5

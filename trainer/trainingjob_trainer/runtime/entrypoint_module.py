@@ -93,8 +93,7 @@ def explain_errors(entrypoint: str | None, task: str, sources: Path | None = Non
 @cache
 def _load(entrypoint: str, folder: str | None) -> Entrypoint:
     name, _, attribute = entrypoint.partition(":")
-    if folder is not None:
-        _add_to_search_path(folder)
+    _add_to_search_path(folder if folder is not None else str(Path.cwd()))  # unset: a module of the image
     module = _import(entrypoint, name, folder)
     if folder is not None:
         _check_origin(entrypoint, module, folder)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.core.manifests import Manifest, get_text, iter_items
 
-PROGRAM = (sys.executable, "-m", "trainingjob_trainer.checkpoint.delete_folder")
+PROGRAM = (sys.executable, "-P", "-m", "trainingjob_trainer.checkpoint.delete_folder")
 """The program; its arguments are the URI of a folder and the UID of the job that owns it."""
 
 

@@ -72,7 +72,7 @@ def write_parts(writer: PartWriter, parts: Iterable[int], report: PartReport) ->
 @contextmanager
 def _start_worker(writer: PartWriter) -> Iterator[Callable[[int, Callable[[PartProgress], None]], None]]:
     """Provide a function that tokenizes a part in another process, and reports how far it is."""
-    process = subprocess.Popen([sys.executable, "-m", WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-P", "-m", WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin  # noqa: S101
     assert process.stdout  # noqa: S101
     request, answers = process.stdin, process.stdout
