@@ -1,6 +1,6 @@
 """Mutations of what conditions and the command line report about jobs of a cluster."""
 
-from tests.mutation_tables.mutation import CLI, CORE, SHELL, Mutation
+from tests.mutation_tables.mutation import CLI, CORE, SHELL, TRAINER, Mutation
 
 ABSENT = "tests/core/report/test_absent_slices.py"
 REPORT = "tests/cli/test_report.py"
@@ -55,6 +55,13 @@ REPORT_MUTATIONS = (
         "    if temperature is not None and not 0 < temperature < math.inf:",
         "    if temperature is not None and temperature <= 0:",
         ("tests/cli/test_sample.py::test_what_the_command_cannot_use_is_named",),
+    ),
+    Mutation(
+        "report no batch without a loss: a job of such batches succeeds in silence",
+        f"{TRAINER}/monitoring/step_reporter.py",
+        "            skipped_lately=sum(self._skips) + sum(self._without_loss),\n",
+        "            skipped_lately=sum(self._skips),\n",
+        ("tests/trainer/test_reports.py::test_batches_without_a_loss_are_reported_and_end_no_job",),
     ),
     Mutation(
         "write no event about a stored job that became invalid",

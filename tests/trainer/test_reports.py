@@ -215,6 +215,17 @@ def test_updates_skipped_long_ago_are_not_reported(tmp_path: Path) -> None:
     assert (lately[8], lately[RECENT_STEPS - 1], lately[-1]) == (2, 2, 1)
 
 
+def test_batches_without_a_loss_are_reported_and_end_no_job(tmp_path: Path) -> None:
+    """All weights of an objective may be 0 by mistake: the job would succeed without a trained step or a warning."""
+    with reporting(tmp_path) as (reporter, events):
+        for _ in range(40):
+            reporter.report(1, make_measures()._replace(loss=jnp.asarray(jnp.nan), non_finite=jnp.asarray(0)))
+        reporter.report(1, make_measures()._replace(loss=jnp.asarray(jnp.nan), non_finite=jnp.asarray(1)))
+
+    lately = [event.progress.skipped_lately for event in events if event.progress]
+    assert (lately[0], lately[-2:]) == (1, [40, 41])
+
+
 def test_snapshots_are_reported_from_the_first_one(tmp_path: Path) -> None:
     measures = make_measures()
     described = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((), leaf.dtype, sharding=leaf.sharding), [measures.loss])

@@ -24,8 +24,8 @@ def describe_skipped_updates(progress: ProgressStatus | None) -> str:
         return ""
     return (
         f"{progress.skipped_lately} of the newest {RECENT_STEPS} updates up to step {progress.step:,} were skipped: "
-        "the loss was not finite, or a spike. Check the data of those steps in metrics.jsonl, or lower "
-        "`spec.optimizer.learningRate`"
+        "the loss was not finite, a spike, or no token of the batch had a weight in the loss. Check the data of those "
+        "steps in metrics.jsonl and the loss weights, or lower `spec.optimizer.learningRate`"
     )
 
 
