@@ -87,6 +87,20 @@ def make_job(**status: Any) -> dict[str, Any]:
     return {**job, "status": write_status(TrainingJobStatus.model_validate(status))}
 
 
+SUCCEEDED_PROGRAMS = {
+    "a command": ({"command": ["python"]}, True),
+    "an entrypoint, whose job has more steps now": ({"entrypoint": "losses:customize"}, False),
+}
+
+
+@pytest.mark.parametrize(("program", "is_done"), SUCCEEDED_PROGRAMS.values(), ids=SUCCEEDED_PROGRAMS.keys())
+def test_only_a_command_decides_when_its_job_has_succeeded(program: dict[str, Any], is_done: bool) -> None:
+    job = make_job(phase="Succeeded", progress={"step": 12, "of": 12})
+    training = {**job["spec"].get("training", {}), "steps": 20}
+
+    assert has_succeeded({**job, "spec": {**job["spec"], "program": program, "training": training}}) is is_done
+
+
 def test_stopped_job_resumes_and_the_stop_is_no_lost_time() -> None:
     job = make_job(**MEMORY, phase="Running", goodput={"seconds": {"training": 9}, "current": "training"})
 

@@ -64,6 +64,20 @@ REPORT_MUTATIONS = (
         ("tests/trainer/test_reports.py::test_batches_without_a_loss_are_reported_and_end_no_job",),
     ),
     Mutation(
+        "treat a job with an entrypoint as a program whose end is the end of all steps",
+        f"{CLI}/local/resume.py",
+        'get_value(job, "spec", "program", "command") is not None',
+        'get_value(job, "spec", "program") is not None',
+        ("tests/cli/test_local_job.py",),
+    ),
+    Mutation(
+        "report that a suspended program has saved, which it may have refused",
+        f"{CORE}/decide/healthy_world.py",
+        '    if not plan.spec.command_program:\n        return "saved',
+        '    if True:\n        return "saved',
+        ("tests/core/decide/test_program_suspension.py",),
+    ),
+    Mutation(
         "write no event about a stored job that became invalid",
         f"{SHELL}/reconcile.py",
         "        if status.problems != before.problems:",

@@ -45,12 +45,12 @@ def new_job(name: str, spec: dict[str, Any], uid: str, now: datetime) -> Manifes
 def has_succeeded(job: Manifest) -> bool:
     """Return whether a job has trained all the steps of its spec, or has reached the loss at which it stops.
 
-    A program has succeeded when it has ended: only it knows its steps.
+    A program of `program.command` has succeeded when it has ended: only it knows its steps.
     """
     status = read_status(job)
     if status.phase != Stage.SUCCEEDED:
         return False
-    if get_value(job, "spec", "program") is not None:
+    if get_value(job, "spec", "program", "command") is not None:
         return True
     steps = get_int(job, "spec", "training", "steps")
     done = status.progress.step if status.progress else 0

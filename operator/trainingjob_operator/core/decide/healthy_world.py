@@ -31,6 +31,7 @@ from trainingjob_operator.core.diagnose.health import WorldEnd
 from trainingjob_operator.core.diagnose.node_probation import list_probations
 from trainingjob_operator.core.diagnose.termination_notices import describe_draining_slices
 from trainingjob_operator.core.observe.observed import Observed, Slice
+from trainingjob_operator.core.observe.progress import find_committed_step
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.snapshots import is_snapshot_compatible
 from trainingjob_operator.core.reasons import Reason
@@ -70,7 +71,7 @@ def decide_healthy_world(plan: Plan, seen: Observed, uncertainty: str, now: date
 def find_drain_cause(plan: Plan, seen: Observed, chosen: Sequence[Slice]) -> Cause:
     """Return why a drained world ended, derived from its successor."""
     if plan.spec.suspend:
-        return Cause(reason=Reason.SUSPENDED, message="saved the training state and released all pods")
+        return Cause(reason=Reason.SUSPENDED, message=_describe_suspension(plan, seen))
     if edit := _describe_edit(plan, seen):
         return Cause(reason=Reason.EDITED, message=edit)
     before, after = set(seen.current_slices), {slice_.number for slice_ in chosen}
@@ -83,6 +84,15 @@ def find_drain_cause(plan: Plan, seen: Observed, chosen: Sequence[Slice]) -> Cau
     return Cause(
         reason=Reason.RESIZED, message=", ".join(changes) or "the same slices drained and formed the world again"
     )
+
+
+def _describe_suspension(plan: Plan, seen: Observed) -> str:
+    """Return how a drained world was suspended. A program may ignore the request to save: only its reports count."""
+    if not plan.spec.command_program:
+        return "saved the training state and released all pods"
+    saved = find_committed_step(seen)
+    newest = f"step {saved:,} is the newest one" if saved else "there is none"
+    return f"released all pods; of the steps that the program has reported as saved, {newest}"
 
 
 def _reason_to_leave(plan: Plan, seen: Observed) -> DrainWorld | None:  # None: the world continues
