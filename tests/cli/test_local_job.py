@@ -175,6 +175,7 @@ FIXED: dict[str, dict[str, Any]] = {
     "schedule.type": {"schedule": {"type": "constant"}},
     "precision.compute": {"precision": {"compute": "float32"}},
     "tokenizer.type": {"tokenizer": {"type": "tokenizers", "path": "/shared/t.json"}},
+    "objective.type": {"objective": {"type": "sft"}},
     "data.train": {"data": {"train": [{"name": "text", "path": "/shared/other"}]}},
 }
 

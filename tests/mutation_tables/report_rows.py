@@ -71,6 +71,13 @@ REPORT_MUTATIONS = (
         ("tests/cli/test_local_job.py",),
     ),
     Mutation(
+        "resume a local run with another objective in silence",
+        f"{CLI}/local/resume.py",
+        '    "objective",\n',
+        "",
+        ("tests/cli/test_local_job.py",),
+    ),
+    Mutation(
         "report that a suspended program has saved, which it may have refused",
         f"{CORE}/decide/healthy_world.py",
         '    if not plan.spec.command_program:\n        return "saved',

@@ -20,8 +20,21 @@ from trainingjob_operator.core.stored_status import read_status, write_status
 from trainingjob_operator.core.times import format_time
 
 NAMESPACE = "local"
-STATE_SECTIONS = ("model", "lora", "data", "tokenizer", "training", "optimizer", "schedule", "precision")
-"""Sections of the spec that saved state depends on. Fields that the API server lets change may change here too."""
+STATE_SECTIONS = (
+    "model",
+    "lora",
+    "data",
+    "tokenizer",
+    "objective",
+    "training",
+    "optimizer",
+    "schedule",
+    "precision",
+)
+"""Sections of the spec that saved state or the loss curve depends on.
+
+Fields that the API server lets change may change here too.
+"""
 IMMUTABLE_PATHS = frozenset(
     path
     for path, rules in SPEC_RULES.items()
