@@ -26,7 +26,7 @@ from trainingjob_operator.render.volumes import MountedVolume, pod_volumes, prep
 
 CONTAINER = "trainer"
 AGENT_COMMAND = "trainingjob-agent"
-PREPARE_COMMAND = ("python3", "-m", "trainingjob_trainer.prepare.prepare_pod")
+PREPARE_COMMAND = ("python3", "-P", "-m", "trainingjob_trainer.prepare.prepare_pod")
 USER = 65532
 LOST_NODE_TOLERATION_SECONDS = 30
 """Toleration in seconds for an unreachable node.
