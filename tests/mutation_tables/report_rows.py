@@ -115,8 +115,15 @@ REPORT_MUTATIONS = (
     Mutation(
         "an edit of the epochs ends a job before its current step",
         f"{CORE}/validation/validate_update.py",
-        "math.ceil(total * epochs / before) < done:",
-        "math.ceil(total * epochs / before) < 0:",
+        "    if steps < done:",
+        "    if steps < 0:",
+        ("tests/core/validation/test_validate_update.py",),
+    ),
+    Mutation(
+        "an edit leaves fewer epochs than the schedule needs",
+        f"{CORE}/validation/validate_update.py",
+        "    yield from _check_schedule(new, epochs, steps)\n",
+        "",
         ("tests/core/validation/test_validate_update.py",),
     ),
 )

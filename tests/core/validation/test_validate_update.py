@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.builders import spec_manifest
 from trainingjob_operator.core.validation.validate_update import check_update, warn_of_update
 
 WORLD = {"generation": 3, "coordinator": "10.0.0.1:5000", "members": "hash", "since": "2026-11-21T12:00:00Z"}
@@ -63,6 +64,30 @@ def test_a_job_cannot_end_before_its_epochs(training: dict[str, Any], status: An
     old = {"spec": {"training": {"epochs": 3}}, "status": status}
 
     assert [str(problem) for problem in check_update(old, {"spec": {"training": training}})] == want
+
+
+MISFIT = (
+    "spec.training.epochs: 1 is too small: the job would fail, because `spec.schedule.warmup` does not fit. 2000 must "
+    "be less than the 1667 steps of `spec.training.epochs` (1). Set more epochs."
+)
+SCHEDULES: dict[str, tuple[float, Any, list[str]]] = {
+    "too long": (1, {"warmup": 2000}, [MISFIT]),
+    "fits": (2, {"warmup": 2000}, []),
+    "a share": (1, {"warmup": "50%"}, []),
+    "none": (1, None, []),
+    "invalid": (1, {"warmup": 2000, "type": "flat"}, []),
+    "too little of it is usable": (1, "x" * 2_000_000, []),
+}
+
+
+@pytest.mark.parametrize(("epochs", "schedule", "want"), SCHEDULES.values(), ids=SCHEDULES.keys())
+def test_fewer_epochs_have_enough_steps_for_the_schedule(epochs: float, schedule: Any, want: list[str]) -> None:
+    sections = {"schedule": schedule} if schedule else {}
+    training = {"globalBatchSize": 16, "sequenceLength": 32}
+    old, new = (spec_manifest(training=training | {"epochs": number}, **sections) for number in (3, epochs))
+    status = {**STATUS, "progress": {"step": 1200, "of": 5001}}
+
+    assert [str(problem) for problem in check_update({"spec": old, "status": status}, {"spec": new})] == want
 
 
 PASSED = (

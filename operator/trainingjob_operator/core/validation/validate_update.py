@@ -7,7 +7,9 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from trainingjob_api.parse.parser import parse_spec
 from trainingjob_api.problem import Problem
+from trainingjob_api.schedule_fit import CHECKS
 from trainingjob_api.shares import is_share, resolve_steps
 from trainingjob_operator.core.manifests import Manifest, get_int, get_text, get_value
 from trainingjob_operator.core.stored_status import read_status
@@ -44,15 +46,31 @@ def _check_epochs(old: Manifest, new: Manifest, done: int, total: int | None) ->
     """
     epochs, before = (get_value(job, "spec", "training", "epochs") for job in (new, old))
     has_numbers = all(isinstance(number, int | float) and number > 0 for number in (epochs, before))
-    if not has_numbers or not total or get_value(new, "spec", "training", "batchSchedule"):
+    if not has_numbers or not total or epochs >= before or get_value(new, "spec", "training", "batchSchedule"):
         return
-    if epochs < before and math.ceil(total * epochs / before) < done:
+    steps = math.ceil(total * epochs / before)
+    if steps < done:
         nearest = f"{math.ceil(100 * done * before / total) / 100:g}"
         message = (
             f"{epochs:g} must be at least {nearest}, which the job has trained by step {done:,}. With fewer epochs, "
             "the job saves and succeeds at its current step."
         )
         yield Problem(EPOCHS, epochs, message, (nearest,))
+    yield from _check_schedule(new, epochs, steps)
+
+
+def _check_schedule(new: Manifest, epochs: float, steps: int) -> Iterator[Problem]:
+    """Check that the learning-rate schedule fits into the steps of fewer epochs. The hosts would fail the job."""
+    parsed = parse_spec(get_value(new, "spec"))
+    if parsed.spec is None or not parsed.is_as_written(("schedule", "training")):
+        return  # the problems of these sections come first
+    counted = parsed.spec.model_copy(update={"training": parsed.spec.training.model_copy(update={"steps": steps})})
+    for misfit in (problem for check in CHECKS for problem in check(counted)):
+        message = (
+            f"{epochs:g} is too small: the job would fail, because `{misfit.path}` does not fit. {misfit.message} Set "
+            "more epochs."
+        )
+        yield Problem(EPOCHS, epochs, message)
 
 
 def _check_deadline(old: Manifest, new: Manifest, run_seconds: float) -> Iterator[Problem]:
