@@ -101,11 +101,13 @@ def alternatives(*kinds: str) -> tuple[CelRule, ...]:
     )
 
 
-_RESUME_ADVICE = (
-    "Delete this job and create it again with the same `checkpoint.uri` and `checkpoint.takeover: true`. It resumes "
-    "from the newest checkpoint."
+_RESUME_FORMAT = (
+    "Delete this job and create it again with the same `checkpoint.uri` and{condition} `checkpoint.takeover: true`. It "
+    "resumes from the newest checkpoint."
 )
-_ANY_PROGRAM_ADVICE = _RESUME_ADVICE.replace("and `checkpoint", "and, without `program.command`, `checkpoint")
+_RESUME_ADVICE = _RESUME_FORMAT.format(condition="")
+_ANY_PROGRAM_ADVICE = _RESUME_FORMAT.format(condition=", without `program.command`,")
+"""Programs of `program.command` may have these fields. No job owns their folder, so they have no `takeover`."""
 _NEW_JOB_ADVICE = "Create another job with a separate `checkpoint.uri`. It starts at step 0."
 WORLDS = Immutable("the worlds of the job are planned with it.", _ANY_PROGRAM_ADVICE)
 MODEL_STATE = Immutable("the checkpoints contain the state of this model.", _NEW_JOB_ADVICE)

@@ -60,6 +60,13 @@ def check_decay(spec: TrainingJobSpec) -> Iterator[Problem]:
 CHECKS = (check_cycles, check_warmup, check_root_of_steps, check_decay)
 
 
+def check_epochs(spec: TrainingJobSpec, steps: int) -> Iterator[Problem]:
+    """Check a spec whose `training.epochs` have a known number of steps."""
+    counted = spec.model_copy(update={"training": spec.training.model_copy(update={"steps": steps})})
+    for check in CHECKS:
+        yield from check(counted)
+
+
 # These functions read single fields: a rule runs unless one of those that it reads is invalid.
 
 

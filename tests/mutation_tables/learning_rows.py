@@ -16,9 +16,9 @@ LEARNING_MUTATIONS = (
     ),
     Mutation(
         "padding is part of the load-balancing loss",
-        f"{TRAINER}/objectives/next_token.py",
-        "    hidden = model.run(params, *tokens, weights_MRL=batch.loss_weights)\n",
-        "    hidden = model.run(params, *tokens)\n",
+        f"{TRAINER}/models/sharded_model.py",
+        "        return self.run(params, *tokens, tapped, weights_MRL=batch.loss_weights)\n",
+        "        return self.run(params, *tokens, tapped)\n",
         (ROUTING,),
     ),
     Mutation(

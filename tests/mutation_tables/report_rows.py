@@ -17,8 +17,8 @@ REPORT_MUTATIONS = (
     Mutation(
         "advise to create a failed job again without a takeover of its folder",
         f"{CORE}/report/outcome_messages.py",
-        '            f"with {folder} and `spec.checkpoint.takeover: true`",\n',
-        '            f"with {folder}",\n',
+        '        conditions = f"with {folder} and `spec.checkpoint.takeover: true`"\n',
+        '        conditions = f"with {folder}"\n',
         (OUTCOME,),
     ),
     Mutation(

@@ -37,7 +37,6 @@ from trainingjob_operator.core.observe.workloads import describe_ignored_keys
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.pod_groups import describe_unknown_versions
 from trainingjob_operator.core.reasons import Reason
-from trainingjob_operator.core.report.invalid_completion import MESSAGE as COMPLETED
 from trainingjob_operator.core.report.invalid_completion import completed_status, is_complete
 from trainingjob_operator.core.report.invalid_suspension import (
     find_suspension_end,
@@ -55,6 +54,7 @@ from trainingjob_operator.core.report.job_events import (
     make_directive,
 )
 from trainingjob_operator.core.report.job_status import blocked_status, finished_status, invalid_status
+from trainingjob_operator.core.report.outcome_messages import ALL_TRAINED
 from trainingjob_operator.core.report.rejections import join_rejections
 from trainingjob_operator.core.validation.queue_limits import describe_queue_limits
 from trainingjob_operator.core.validation.queue_state import QueueConfig
@@ -282,7 +282,8 @@ class Reconciler:
         before, now = self._statuses.newest(uid, job)
         if before.completion_time is not None:
             return await self._report_finished(job, before, before.completion_time, now)
-        status = invalid_status(before, problems, self._hub.heartbeat_state(key), _generation(job), now)
+        heartbeats = self._hub.heartbeat_state(key)
+        status = invalid_status(before, problems, heartbeats, _generation(job), now)
         if status.problems != before.problems:  # the phase of a job with a world does not show them
             text = "no world is started or recovered until the spec is valid: " + "; ".join(problems)
             await self._emit_events(job, (JobEvent(Reason.INVALID_SPEC, text, is_warning=True),))
@@ -292,12 +293,13 @@ class Reconciler:
             with suppress(MissingKindError):  # without JobSet there are no hosts
                 children = await self._read_children(job)
                 pods = read_pods(children, now)
-                directive = directive or rebuild_directive(status, uid, pods, self._hub.heartbeat_state(key))
-        if is_complete(status, directive, self._hub.heartbeat_state(key), _generation(job)):
+                heartbeats = self._hub.heartbeat_state(key)  # hosts may have reported meanwhile
+                directive = directive or rebuild_directive(status, uid, pods, heartbeats)
+        if is_complete(status, directive, heartbeats, _generation(job)):
             status = completed_status(status, _generation(job), now)
             await self._statuses.write_if_changed(job, uid, status)
             self._hub.publish(key, JobDirective(Directive.FINISH, outcome=describe_outcome(status)))
-            await self._emit_events(job, (JobEvent(Reason.COMPLETED, COMPLETED),))
+            await self._emit_events(job, (JobEvent(Reason.COMPLETED, ALL_TRAINED),))
             return FORMING_REQUEUE_SECONDS
         if must_suspend:
             return await self._suspend_invalid(job, status, children, directive or JobDirective(Directive.WAIT))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from trainingjob_api.problem import Problem
 from trainingjob_api.protocol import FailureReason
-from trainingjob_api.schedule_fit import CHECKS
+from trainingjob_api.schedule_fit import check_epochs
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.training import MAX_STEP, BatchSizes, Training
 from trainingjob_trainer.data.mixture import Mixture, TrainingText
@@ -60,10 +60,9 @@ def resolve_epochs(spec: TrainingJobSpec, steps: int) -> TrainingJobSpec:
     """
     if spec.training.epochs is None:
         return spec
-    resolved = spec.model_copy(update={"training": spec.training.model_copy(update={"steps": steps})})
-    for problem in (problem for check in CHECKS for problem in check(resolved)):
+    for problem in check_epochs(spec, steps):
         raise _misfit(problem)
-    return resolved.model_copy(update={"training": resolved.training.model_copy(update={"epochs": None})})
+    return spec.model_copy(update={"training": spec.training.model_copy(update={"steps": steps, "epochs": None})})
 
 
 def _count_epochs(text: TrainingText, epochs: Fraction, sizes: BatchSizes) -> int:

@@ -7,6 +7,7 @@ Shapes: E experts, R rows, I inputs, O outputs.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -77,9 +78,6 @@ def multiply_general(
     left: jax.Array, right: jax.Array, sizes_E: jax.Array, dims: jax.lax.RaggedDotDimensionNumbers
 ) -> jax.Array:
     """Return `jax.lax.ragged_dot_general`, one for each stage."""
-
-    def multiply(left: jax.Array, right: jax.Array, sizes_E: jax.Array) -> jax.Array:
-        return jax.lax.ragged_dot_general(left, right, sizes_E, dims)
-
-    product: jax.Array = run_for_each_stage(multiply)(left, right, sizes_E)
+    multiply = run_for_each_stage(partial(jax.lax.ragged_dot_general, ragged_dot_dimension_numbers=dims))
+    product: jax.Array = multiply(left, right, sizes_E)
     return product

@@ -129,6 +129,11 @@ class ShardedModel:
         x, routing, taps = jax.tree.map(lambda leaf: leaf[None], (stream.x, stream.routing, stream.taps))
         return Hidden(x, routing, embedded, taps.outputs if taps else None)
 
+    def run_batch(self, params: Params, batch: Any, tapped: Sequence[int] = ()) -> Hidden:
+        """Return the hidden states of a batch that is trained: routing statistics count no padding."""
+        tokens = batch.tokens, batch.positions, batch.segment_ids, batch.seeds
+        return self.run(params, *tokens, tapped, weights_MRL=batch.loss_weights)
+
     def find_loss_lengths(self, weights_MRL: jax.Array | None) -> jax.Array | None:  # None: nothing reads them
         """Return the tokens of each sequence that routing statistics count, int32 [M, R]."""
         return None if weights_MRL is None or not self.network.num_routed_layers else find_loss_lengths(weights_MRL)

@@ -45,8 +45,7 @@ def distill(
     batch: Batch,
 ) -> Terms:
     """Return the weighted sums of all parts of the loss, with the auxiliary losses of logits and experts."""
-    tokens = batch.tokens, batch.positions, batch.segment_ids, batch.seeds
-    hidden = model.run(params, *tokens, teacher.student_layers, weights_MRL=batch.loss_weights)
+    hidden = model.run_batch(params, batch, teacher.student_layers)
     constants = batch, teacher.select_head(model, params)
     return model.read_out(partial(_sum_losses, model, teacher, z_loss, features), params, hidden, constants)
 

@@ -24,8 +24,7 @@ from trainingjob_trainer.state import Batch
 
 def dpo(options: Dpo, model: ShardedModel, params: Params, batch: Batch) -> Terms:
     """Return the sums of the losses of pairs, and of their metrics. The weight is the number of pairs."""
-    tokens = batch.tokens, batch.positions, batch.segment_ids, batch.seeds
-    hidden = model.run(params, *tokens, weights_MRL=batch.loss_weights)
+    hidden = model.run_batch(params, batch)
     return model.read_out(partial(_sum_pairs, model, options), params, hidden, batch)
 
 

@@ -15,8 +15,7 @@ from trainingjob_trainer.state import Batch
 
 def next_token(z_loss: float | None, model: ShardedModel, params: Params, batch: Batch) -> Terms:
     """Return the weighted sum of cross-entropies, with the auxiliary losses: of the logits and of the experts."""
-    tokens = batch.tokens, batch.positions, batch.segment_ids, batch.seeds
-    hidden = model.run(params, *tokens, weights_MRL=batch.loss_weights)
+    hidden = model.run_batch(params, batch)
     return model.read_out(partial(_sum_losses, model, z_loss), params, hidden, batch)
 
 

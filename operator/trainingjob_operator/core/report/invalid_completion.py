@@ -17,10 +17,9 @@ from trainingjob_operator.core.report import attempts
 from trainingjob_operator.core.report.conditions import derive_conditions, merge_conditions
 from trainingjob_operator.core.report.invalid_suspension import end_all_worlds
 from trainingjob_operator.core.report.job_events import JobDirective
+from trainingjob_operator.core.report.outcome_messages import ALL_TRAINED
 from trainingjob_operator.core.report.situation import Situation, Stage
 from trainingjob_operator.core.times import format_time
-
-MESSAGE = "all steps are trained and saved"
 
 
 def is_complete(
@@ -50,8 +49,8 @@ def _is_world_done(world: World | None, heartbeats: HeartbeatState) -> bool:
 
 def completed_status(status: TrainingJobStatus, generation: int, now: datetime) -> TrainingJobStatus:
     """Return the status of an invalid job that has succeeded. Its condition Valid stays false."""
-    situation = Situation(Stage.SUCCEEDED, Reason.COMPLETED, MESSAGE, "", None)
-    end = WorldEnd(Cause(reason=Reason.COMPLETED, message=MESSAGE), is_planned=True)
+    situation = Situation(Stage.SUCCEEDED, Reason.COMPLETED, ALL_TRAINED, "", None)
+    end = WorldEnd(Cause(reason=Reason.COMPLETED, message=ALL_TRAINED), is_planned=True)
     counted = goodput.count_until_now(status, now)
     spent = attempts.add_seconds(status.attempts, status.goodput, counted)
     return end_all_worlds(status.model_copy(update={"attempts": spent}), end, now).model_copy(

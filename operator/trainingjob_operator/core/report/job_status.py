@@ -148,7 +148,8 @@ def _update_conditions(
     valid = "\n".join(
         [f"planned for {describe_sizes(plan)}", *warnings, *data_warnings, *describe_idle_slices(plan, seen)]
     )
-    next_start = describe_next_start(plan.spec, find_checkpoint(seen, now))
+    has_failed = situation.stage is Stage.FAILED
+    next_start = describe_next_start(plan.spec, find_checkpoint(seen, now)) if has_failed else ""
     updates: list[ConditionUpdate] = [("Valid", "True", Reason.VALID, valid), *derive_conditions(situation, next_start)]
     return merge_conditions(seen.status.conditions, updates, seen.generation, now)
 

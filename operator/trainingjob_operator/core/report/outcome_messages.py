@@ -14,6 +14,7 @@ from trainingjob_operator.core.observe.progress import find_progress, find_resol
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.problem_messages import quote_field
 
+ALL_TRAINED = "all steps are trained and saved"
 SKIP_WARNING_THRESHOLD = 10
 """Skips among the newest `RECENT_STEPS` steps from which a warning is issued."""
 
@@ -51,7 +52,7 @@ def describe_completion(plan: Plan, seen: Observed) -> str:
     has_trained = any(first is not None and last is not None and last > first for first, last in spans)
     steps = find_total_steps(plan, seen)
     if steps is None:
-        return "all steps are trained and saved"
+        return ALL_TRAINED
     epochs = plan.spec.training.epochs
     length = (
         "`spec.training.steps`" if epochs is None else f"the number of steps of `spec.training.epochs` ({epochs:g})"
@@ -60,8 +61,8 @@ def describe_completion(plan: Plan, seen: Observed) -> str:
         return f"nothing to train: the checkpoint is at step {restored:,}, and {length} is {steps:,}"
     if newest is not None and newest > steps:
         text = f"step {newest:,} was trained before {length} became {steps:,}"
-        return f"all steps are trained and saved; {text}"
-    return "all steps are trained and saved"
+        return f"{ALL_TRAINED}; {text}"
+    return ALL_TRAINED
 
 
 def describe_next_start(spec: TrainingJobSpec, checkpoint: CheckpointStatus | None) -> str:
@@ -71,20 +72,16 @@ def describe_next_start(spec: TrainingJobSpec, checkpoint: CheckpointStatus | No
     """
     folder = f"the same {quote_field('spec.checkpoint.uri', spec.checkpoint.uri)}"
     if spec.command_program:  # it reads and writes the folder itself: no job owns it, and `takeover` is rejected
-        goal, conditions = (
-            "To run the program again",
-            f"with {folder}: the program resumes from what it has saved there",
-        )
+        goal = "To run the program again"
+        conditions = f"with {folder}: the program resumes from what it has saved there"
     elif checkpoint is None:
-        goal, conditions = (
-            "To train again",
-            (f"with {folder} and `spec.checkpoint.takeover: true` if this job owns the folder, or with another folder"),
+        goal = "To train again"
+        conditions = (
+            f"with {folder} and `spec.checkpoint.takeover: true` if this job owns the folder, or with another folder"
         )
     else:
-        goal, conditions = (
-            f"To resume from step {checkpoint.step:,}",
-            f"with {folder} and `spec.checkpoint.takeover: true`",
-        )
+        goal = f"To resume from step {checkpoint.step:,}"
+        conditions = f"with {folder} and `spec.checkpoint.takeover: true`"
     return (
         f"{goal}, correct the cause and start the job again. On a cluster, delete this job and create it {conditions}. "
         "A local run resumes by the same `trainingjob run` command."

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainingjob_api.parse.parser import parse_spec
 from trainingjob_api.problem import Problem
-from trainingjob_api.schedule_fit import CHECKS
+from trainingjob_api.schedule_fit import check_epochs
 from trainingjob_api.shares import is_share, resolve_steps
 from trainingjob_operator.core.manifests import Manifest, get_int, get_text, get_value
 from trainingjob_operator.core.stored_status import read_status
@@ -64,8 +64,7 @@ def _check_schedule(new: Manifest, epochs: float, steps: int) -> Iterator[Proble
     parsed = parse_spec(get_value(new, "spec"))
     if parsed.spec is None or not parsed.is_as_written(("schedule", "training")):
         return  # the problems of these sections come first
-    counted = parsed.spec.model_copy(update={"training": parsed.spec.training.model_copy(update={"steps": steps})})
-    for misfit in (problem for check in CHECKS for problem in check(counted)):
+    for misfit in check_epochs(parsed.spec, steps):
         message = (
             f"{epochs:g} is too small: the job would fail, because `{misfit.path}` does not fit. {misfit.message} Set "
             "more epochs."
