@@ -32,6 +32,7 @@ from trainingjob_trainer.models.layer_taps import tap_layer
 from trainingjob_trainer.models.layers import HiddenStates, add_taps
 from trainingjob_trainer.models.sharded_model import Hidden, ShardedModel
 from trainingjob_trainer.parallel.mesh import build_mesh
+from trainingjob_trainer.state import Batch
 from trainingjob_trainer.step import StepPrograms
 
 DEEP = {"model__numLayers": 4}
@@ -296,9 +297,25 @@ def test_an_objective_runs_the_model_once() -> None:
     hidden = Hidden(jnp.zeros((1, 2, 16, 16)), None)
     last = LastStage(split_model_of(spec), build_mesh(jax.devices()[:2], TWO_STAGES), hidden)
 
-    assert last.run({}) is hidden
+    tokens = jnp.zeros((1, 2, 16), jnp.int32)
+
+    assert last.run({}, tokens) is hidden
     with pytest.raises(ValueError, match="an objective must run the model once with `schedule: oneForwardOneBackward`"):
-        last.run({})
+        last.run({}, tokens)
+
+
+def test_modules_of_further_tokens_get_the_microbatch_embedded_again() -> None:
+    spec = describe(**ALTERNATING, model__multiTokenPrediction={"depth": 1})
+    mesh = build_mesh(jax.devices()[:2], TWO_STAGES)
+    hidden = Hidden(jnp.zeros((1, 2, 16, 16)), None)
+    table = jax.random.normal(jax.random.key(0), (spec.model.vocab_size, 16))
+    tokens = jnp.arange(32).reshape(1, 2, 16)
+
+    last = LastStage(split_model_of(spec), mesh, hidden)
+    read = last.run_batch({"embedding": table}, Batch(tokens, tokens, jnp.ones(tokens.shape)))
+
+    assert read.x is hidden.x
+    np.testing.assert_allclose(read.embedded, table[tokens])
 
 
 def test_the_lm_head_reads_hidden_states_that_no_stage_splits(monkeypatch: pytest.MonkeyPatch) -> None:

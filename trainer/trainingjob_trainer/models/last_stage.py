@@ -5,7 +5,6 @@ of these columns alone.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -27,20 +26,30 @@ class LastStage(ShardedModel):
             self._vocab_axis = VOCAB
         self._hidden = hidden
 
-    def run(self, params: Params, *batch: Any, **_: Any) -> Hidden:
+    def run(  # with the signature of a model, so that the type checker sees a call that it cannot take
+        self,
+        params: Params,
+        tokens_MRL: jax.Array,
+        positions_MRL: jax.Array | None = None,
+        segments_MRL: jax.Array | None = None,
+        seeds_MR: jax.Array | None = None,
+        tapped: Sequence[int] = (),
+        *,
+        weights_MRL: jax.Array | None = None,
+    ) -> Hidden:
         """Return the hidden states of the microbatch. The modules of further tokens embed it again.
 
         Raises:
             ValueError: the objective runs the model several times.
         """
+        del tapped, weights_MRL  # the stages have already run with them
         if self._hidden is None:
             raise ValueError("an objective must run the model once with `schedule: oneForwardOneBackward`")
         hidden, self._hidden = self._hidden, None
         if self.network.prediction is None:
             return hidden
-        tokens, positions, segments, seeds = batch  # an objective of further tokens taps no layers
         table = self.after(self._table_params(params), hidden.x)
-        return hidden._replace(embedded=self.embed(table, tokens, positions, segments, seeds).x)
+        return hidden._replace(embedded=self.embed(table, tokens_MRL, positions_MRL, segments_MRL, seeds_MR).x)
 
     def read_like(self, model: SplitModel) -> ShardedModel:
         """Return another model of the same vocabulary that reads out one microbatch on all stages. It cannot run."""
