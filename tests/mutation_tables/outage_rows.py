@@ -3,6 +3,7 @@
 from tests.mutation_tables.mutation import CORE, SHELL, Mutation
 
 DELETIONS = "tests/shell/test_reconcile_deletions.py"
+STOP = "tests/shell/test_invalid_stop.py"
 INVALID = "tests/shell/test_reconcile_invalid.py"
 FINISHED = "tests/shell/test_finished_jobs.py"
 WORKLOADS = "tests/shell/test_workload_reader.py"
@@ -167,10 +168,24 @@ OUTAGE_MUTATIONS = (
     ),
     Mutation(
         "an invalid job that has trained all steps holds its devices",
-        f"{SHELL}/reconcile.py",
+        f"{SHELL}/invalid_jobs.py",
         "        if is_complete(",
         "        if False and is_complete(",
         (INVALID,),
+    ),
+    Mutation(
+        "an invalid job whose world is lost is shown as running",
+        f"{SHELL}/invalid_jobs.py",
+        "        if end is None:\n            return False\n",
+        "        if end is None or True:\n            return False\n",
+        (STOP,),
+    ),
+    Mutation(
+        "an invalid job stops with its first lost replica",
+        f"{CORE}/report/invalid_stop.py",
+        "return ends[0] if ends and len(ends) == len(worlds) else None",
+        "return ends[0] if ends else None",
+        (STOP,),
     ),
     Mutation(
         "an edit for more steps is lost when the job is invalid at its last step",
@@ -224,8 +239,8 @@ OUTAGE_MUTATIONS = (
     Mutation(
         "a job that failed loses its cause when it becomes invalid",
         f"{SHELL}/reconcile.py",
-        "        if before.completion_time is not None:\n",
-        "        if False:\n",
+        "return await self._report_finished(job, status, status.completion_time, now)\n        problems",
+        "pass\n        problems",
         (FINISHED,),
     ),
     Mutation(

@@ -86,7 +86,7 @@ REPORT_MUTATIONS = (
     ),
     Mutation(
         "write no event about a stored job that became invalid",
-        f"{SHELL}/reconcile.py",
+        f"{SHELL}/invalid_jobs.py",
         "        if status.problems != before.problems:",
         "        if not status.problems:",
         ("tests/shell/test_reconcile_invalid.py",),

@@ -19,42 +19,26 @@ from datetime import datetime
 from weakref import WeakValueDictionary
 
 from trainingjob_api.problem import Problem
-from trainingjob_api.protocol import Directive
 from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.core.catalog import BUILTIN, Catalog
-from trainingjob_operator.core.decide.child_maintenance import (
-    ChildOperation,
-    list_child_operations,
-    list_invalid_deletions,
-)
+from trainingjob_operator.core.decide.child_maintenance import ChildOperation, list_child_operations
 from trainingjob_operator.core.decide.decisions import Claim, DeleteExpired
 from trainingjob_operator.core.decide.drill_injection import list_pods_to_delete, operator_pause_seconds, refuse_drill
 from trainingjob_operator.core.manifests import Manifest, get_int, get_text, get_value
 from trainingjob_operator.core.observe.observed import list_recorded_nodes
 from trainingjob_operator.core.observe.ownership import filter_owned
-from trainingjob_operator.core.observe.pods import ObjectProblem, read_pods
+from trainingjob_operator.core.observe.pods import ObjectProblem
 from trainingjob_operator.core.observe.workloads import describe_ignored_keys
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.pod_groups import describe_unknown_versions
 from trainingjob_operator.core.reasons import Reason
-from trainingjob_operator.core.report.invalid_completion import completed_status, is_complete
-from trainingjob_operator.core.report.invalid_suspension import (
-    find_suspension_end,
-    make_leave_directive,
-    rebuild_directive,
-    resumed_status,
-    suspended_status,
-)
 from trainingjob_operator.core.report.job_events import (
-    JobDirective,
     JobEvent,
-    describe_outcome,
     list_events,
     list_recreation_events,
     make_directive,
 )
-from trainingjob_operator.core.report.job_status import blocked_status, finished_status, invalid_status
-from trainingjob_operator.core.report.outcome_messages import ALL_TRAINED
+from trainingjob_operator.core.report.job_status import blocked_status, finished_status
 from trainingjob_operator.core.report.rejections import join_rejections
 from trainingjob_operator.core.validation.queue_limits import describe_queue_limits
 from trainingjob_operator.core.validation.queue_state import QueueConfig
@@ -74,10 +58,10 @@ from trainingjob_operator.shell.interfaces import (
     JobKey,
     MissingKindError,
 )
+from trainingjob_operator.shell.invalid_jobs import InvalidJobs
 from trainingjob_operator.shell.job_evaluation import (
     FORMING_REQUEUE_SECONDS,
     IDLE_REQUEUE_SECONDS,
-    WAITING_REQUEUE_SECONDS,
     evaluate,
     postponable_seconds,
     requeue_delay,
@@ -151,6 +135,9 @@ class Reconciler:
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._check_results: ColdCache[tuple[int, ValidationResult]] = ColdCache()
         self._statuses = StatusWriter(cluster, now, clock_adjustment)
+        self._invalid_jobs = InvalidJobs(
+            hub, self._statuses, self._child_deleter, self._read_children, self._emit_events, self._last_rejection
+        )
         self._uids: dict[tuple[str, str], str] = {}
         self.large_jobs = LargeJobs(hub, now)
 
@@ -273,60 +260,13 @@ class Reconciler:
         return None
 
     async def _report_invalid(self, job: Manifest, result: ValidationResult) -> float | None:  # None: it is deleted
-        """Write the problems of an invalid spec to the status. A world of an earlier spec continues to train.
-
-        A finished job still expires, and `suspend` still releases all pods.
-        """
-        uid, key = get_text(job, "metadata", "uid"), _job_key(job)
+        """Write the problems of an invalid spec to the status. A finished job still expires."""
+        uid = get_text(job, "metadata", "uid")
+        status, now = self._statuses.newest(uid, job)
+        if status.completion_time is not None:
+            return await self._report_finished(job, status, status.completion_time, now)
         problems = [str(problem) for problem in result.problems]
-        before, now = self._statuses.newest(uid, job)
-        if before.completion_time is not None:
-            return await self._report_finished(job, before, before.completion_time, now)
-        heartbeats = self._hub.heartbeat_state(key)
-        status = invalid_status(before, problems, heartbeats, _generation(job), now)
-        if status.problems != before.problems:  # the phase of a job with a world does not show them
-            text = "no world is started or recovered until the spec is valid: " + "; ".join(problems)
-            await self._emit_events(job, (JobEvent(Reason.INVALID_SPEC, text, is_warning=True),))
-        children, directive = Children(), self._hub.last_published(key)
-        must_suspend = get_value(job, "spec", "suspend") is True
-        if must_suspend or (status.world is not None and directive is None):
-            with suppress(MissingKindError):  # without JobSet there are no hosts
-                children = await self._read_children(job)
-                pods = read_pods(children, now)
-                heartbeats = self._hub.heartbeat_state(key)  # hosts may have reported meanwhile
-                directive = directive or rebuild_directive(status, uid, pods, heartbeats)
-        if is_complete(status, directive, heartbeats, _generation(job)):
-            status = completed_status(status, _generation(job), now)
-            await self._statuses.write_if_changed(job, uid, status)
-            self._hub.publish(key, JobDirective(Directive.FINISH, outcome=describe_outcome(status)))
-            await self._emit_events(job, (JobEvent(Reason.COMPLETED, ALL_TRAINED),))
-            return FORMING_REQUEUE_SECONDS
-        if must_suspend:
-            return await self._suspend_invalid(job, status, children, directive or JobDirective(Directive.WAIT))
-        if directive and not self._hub.has_published(key):
-            self._hub.publish(key, directive)
-        await self._statuses.write_if_changed(job, uid, resumed_status(status, _generation(job), now))
-        return IDLE_REQUEUE_SECONDS / 10 if status.world else IDLE_REQUEUE_SECONDS  # its step is shown to users
-
-    async def _suspend_invalid(
-        self, job: Manifest, status: TrainingJobStatus, children: Children, directive: JobDirective
-    ) -> float:
-        """Let the hosts of an invalid job leave, then delete its JobSets and its preparation."""
-        uid, key, now = get_text(job, "metadata", "uid"), _job_key(job), self._now()
-        heartbeats = self._hub.heartbeat_state(key)
-        end = find_suspension_end(status, directive, heartbeats, read_pods(children, now), now)
-        operations = list_invalid_deletions(children, uid, heartbeats, now) if end else ()
-        has_children = bool(operations or children.pods)
-        refusal = self._last_rejection(uid)
-        status = suspended_status(status, end, refusal, _generation(job), now, has_children=has_children)
-        await self._statuses.write_if_changed(job, uid, status)
-        self._hub.publish(key, JobDirective(Directive.WAIT) if end else make_leave_directive(directive))
-        _, new_rejection = await self._child_deleter.delete_obsolete(uid, operations)
-        if new_rejection:
-            await self._emit_events(job, (JobEvent(new_rejection.reason, new_rejection.message, is_warning=True),))
-        if new_rejection or self._last_rejection(uid) != refusal:
-            return FORMING_REQUEUE_SECONDS
-        return WAITING_REQUEUE_SECONDS if end is None or has_children else IDLE_REQUEUE_SECONDS
+        return await self._invalid_jobs.report(job, uid, _job_key(job), _generation(job), problems)
 
     async def _read_children(self, job: Manifest) -> Children:
         namespace, name, uid = (get_text(job, "metadata", key) for key in ("namespace", "name", "uid"))
