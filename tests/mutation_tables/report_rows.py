@@ -59,9 +59,16 @@ REPORT_MUTATIONS = (
     Mutation(
         "report no batch without a loss: a job of such batches succeeds in silence",
         f"{TRAINER}/monitoring/step_reporter.py",
-        "            skipped_lately=sum(self._skips) + sum(self._without_loss),\n",
+        "            skipped_lately=sum(self._skips) + sum(self._untrained),\n",
         "            skipped_lately=sum(self._skips),\n",
         ("tests/trainer/test_reports.py::test_batches_without_a_loss_are_reported_and_end_no_job",),
+    ),
+    Mutation(
+        "report no loss that does not depend on the parameters",
+        f"{TRAINER}/monitoring/step_reporter.py",
+        "isnan(loss) or float(step_metrics.grad_norm) == 0",
+        "isnan(loss)",
+        ("tests/trainer/test_reports.py::test_a_loss_without_a_gradient_is_reported_and_ends_no_job",),
     ),
     Mutation(
         "treat a job with an entrypoint as a program whose end is the end of all steps",

@@ -226,6 +226,17 @@ def test_batches_without_a_loss_are_reported_and_end_no_job(tmp_path: Path) -> N
     assert (lately[0], lately[-2:]) == (1, [40, 41])
 
 
+def test_a_loss_without_a_gradient_is_reported_and_ends_no_job(tmp_path: Path) -> None:
+    """A loss of the user may compute what the parameters do not change."""
+    with reporting(tmp_path) as (reporter, events):
+        reporter.report(1, make_measures())
+        for _ in range(40):
+            reporter.report(2, make_measures()._replace(grad_norm=jnp.asarray(0.0)))
+
+    lately = [event.progress.skipped_lately for event in events if event.progress]
+    assert (lately[0], lately[-1]) == (0, 40)
+
+
 def test_snapshots_are_reported_from_the_first_one(tmp_path: Path) -> None:
     measures = make_measures()
     described = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((), leaf.dtype, sharding=leaf.sharding), [measures.loss])

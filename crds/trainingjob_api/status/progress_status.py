@@ -63,7 +63,7 @@ class ProgressStatus(Open):
         description="Steps whose update was skipped: their loss was not finite or a spike, or their batch had no loss.",
     )
     skipped_lately: int = Field(
-        default=0, description="Number of skipped updates in the newest 100 steps of this world."
+        default=0, description="Updates of the newest 100 steps of this world that were skipped or trained nothing."
     )
     snapshot: int | None = Field(
         default=None, description="Newest step that is complete in the memory of every host. Unset: none."

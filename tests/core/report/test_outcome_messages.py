@@ -18,9 +18,9 @@ from trainingjob_operator.core.report.outcome_messages import SKIP_WARNING_THRES
 from trainingjob_operator.core.report.situation import Situation, Stage
 
 WORDS = (
-    "10 of the newest 100 updates up to step 40 were skipped: the loss was not finite, a spike, or no token of the "
-    "batch had a weight in the loss. Check the data of those steps in metrics.jsonl and the loss weights, or lower "
-    "`spec.optimizer.learningRate`"
+    "10 of the newest 100 updates up to step 40 trained nothing: the loss was not finite, a spike, or independent of "
+    "the parameters, or no token of the batch had a weight in it. Check the data of those steps in metrics.jsonl, the "
+    "loss and its weights, or lower `spec.optimizer.learningRate`"
 )
 
 

@@ -89,7 +89,7 @@ class StepReporter:
         self._load_times: deque[float] = deque(maxlen=WINDOW_STEPS)
         self._dropped_steps = 0
         self._skips: deque[bool] = deque(maxlen=RECENT_STEPS)
-        self._without_loss: deque[bool] = deque(maxlen=RECENT_STEPS)
+        self._untrained: deque[bool] = deque(maxlen=RECENT_STEPS)
         self._open = ExitStack()
         self._writer: MetricsWriter | RoundMetrics | None = None
         if start.process == 0:
@@ -158,8 +158,9 @@ class StepReporter:
         self._step_times.append(seconds)
         self._wait_times.append(now - start)
         self._skips.append(is_skipped(step_metrics))
-        # No limit counts a batch without a loss. But a job that has no other batches trains nothing.
-        self._without_loss.append(isnan(loss) and not self._skips[-1])
+        # No limit counts a batch without a loss or a gradient. But a job that has no other batches trains nothing.
+        trains_nothing = isnan(loss) or float(step_metrics.grad_norm) == 0
+        self._untrained.append(trains_nothing and not self._skips[-1])
         batch_size = size_of_step(step, self._sizes)
         progress = Progress(
             step=step,
@@ -175,7 +176,7 @@ class StepReporter:
             evaluations=self._evaluations,
             scores=self._scores,
             skipped=int(step_metrics.skipped),
-            skipped_lately=sum(self._skips) + sum(self._without_loss),
+            skipped_lately=sum(self._skips) + sum(self._untrained),
             save_seconds=self._save_seconds,
             dropped_steps=self._dropped_steps,
             **_report_objective(step_metrics),

@@ -24,9 +24,10 @@ def describe_skipped_updates(progress: ProgressStatus | None) -> str:
     if progress is None or progress.skipped_lately < SKIP_WARNING_THRESHOLD:
         return ""
     return (
-        f"{progress.skipped_lately} of the newest {RECENT_STEPS} updates up to step {progress.step:,} were skipped: "
-        "the loss was not finite, a spike, or no token of the batch had a weight in the loss. Check the data of those "
-        "steps in metrics.jsonl and the loss weights, or lower `spec.optimizer.learningRate`"
+        f"{progress.skipped_lately} of the newest {RECENT_STEPS} updates up to step {progress.step:,} trained nothing: "
+        "the loss was not finite, a spike, or independent of the parameters, or no token of the batch had a weight in "
+        "it. Check the data of those steps in metrics.jsonl, the loss and its weights, or lower "
+        "`spec.optimizer.learningRate`"
     )
 
 
