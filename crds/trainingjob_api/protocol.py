@@ -184,8 +184,7 @@ class Progress(ObjectiveMetrics):
     )
     skipped: Reported = Field(default=0, description="Steps of the whole training whose update was skipped.")
     skipped_lately: Reported = Field(
-        default=0,
-        description="Updates of the newest `RECENT_STEPS` steps of this world that were skipped or trained nothing.",
+        default=0, description="Updates of its newest `RECENT_STEPS` steps that were skipped or trained nothing."
     )
     dropped_steps: Reported = Field(
         default=0, description="Steps of this world whose delta came after the end of their round and was dropped."

@@ -177,6 +177,10 @@ FIXED: dict[str, dict[str, Any]] = {
     "tokenizer.type": {"tokenizer": {"type": "tokenizers", "path": "/shared/t.json"}},
     "objective.type": {"objective": {"type": "sft"}},
     "data.train": {"data": {"train": [{"name": "text", "path": "/shared/other"}]}},
+    "checkpoint.initializeFrom.uri": {
+        "checkpoint": {"uri": "/shared/runs/demo", "initializeFrom": {"uri": "/shared/base"}}
+    },
+    "parallelism.replicas.syncEvery": {"parallelism": {"replicas": {"syncEvery": 10}}},
 }
 
 
@@ -186,6 +190,16 @@ def test_immutable_fields_are_immutable_locally(field: str, sections: dict[str, 
 
     with pytest.raises(CommandError, match=rf"\n  spec\.{field}: "):
         resume_job(job, localize_spec(make_spec(**sections), 1))
+
+
+def test_a_job_without_a_saved_step_may_start_from_another_model() -> None:
+    """The first run may have failed because there was no such folder."""
+    job = make_job(**MEMORY | {"checkpoint": None}, phase="Failed")
+    changed = localize_spec(
+        make_spec(checkpoint={"uri": "/shared/runs/demo", "initializeFrom": {"uri": "/shared/base"}}), 1
+    )
+
+    assert resume_job(job, changed)["spec"] == changed
 
 
 def test_completed_job_resumes_with_more_steps() -> None:

@@ -80,7 +80,7 @@ REPORT_MUTATIONS = (
     Mutation(
         "resume a local run with another objective in silence",
         f"{CLI}/local/resume.py",
-        '    "objective",\n',
+        '    ("objective",),\n',
         "",
         ("tests/cli/test_local_job.py",),
     ),

@@ -20,25 +20,26 @@ from trainingjob_operator.core.stored_status import read_status, write_status
 from trainingjob_operator.core.times import format_time
 
 NAMESPACE = "local"
-STATE_SECTIONS = (
-    "model",
-    "lora",
-    "data",
-    "tokenizer",
-    "objective",
-    "training",
-    "optimizer",
-    "schedule",
-    "precision",
+STATE_PATHS = (
+    ("model",),
+    ("lora",),
+    ("data",),
+    ("tokenizer",),
+    ("objective",),
+    ("training",),
+    ("optimizer",),
+    ("schedule",),
+    ("precision",),
+    ("parallelism", "replicas"),
 )
-"""Sections of the spec that saved state or the loss curve depends on.
+"""Parts of the spec that saved state or the loss curve depends on.
 
 Fields that the API server lets change may change here too.
 """
+START_PATH = ("checkpoint", "initializeFrom")
+"""What only a run without a saved step reads."""
 IMMUTABLE_PATHS = frozenset(
-    path
-    for path, rules in SPEC_RULES.items()
-    if path and path[0] in STATE_SECTIONS and any(rule["rule"] == IMMUTABLE for rule in rules)
+    path for path, rules in SPEC_RULES.items() if any(rule["rule"] == IMMUTABLE for rule in rules)
 )
 
 
@@ -88,10 +89,11 @@ def resume_job(job: Manifest, spec: dict[str, Any]) -> Manifest:
     Raises:
         CommandError: the spec changes a field that saved state depends on.
     """
+    paths = (*STATE_PATHS, START_PATH) if read_status(job).checkpoint else STATE_PATHS
     changed = [
         f"spec.{'.'.join(path)}: {after!r}, was {before!r}"
-        for name in STATE_SECTIONS
-        for path, before, after in list_differences(get_value(job, "spec", name), spec.get(name), name)
+        for part in paths
+        for path, before, after in list_differences(get_value(job["spec"], *part), get_value(spec, *part), *part)
         if any(path[:length] in IMMUTABLE_PATHS for length in range(1, len(path) + 1))
     ]
     if changed:
