@@ -7,6 +7,20 @@ PIPELINE = "tests/trainer/models/test_alternating_pipeline.py"
 
 TRAINER_MUTATIONS = (
     Mutation(
+        "multiply integers with a precision, which the compiler of TPU v5p rejects",
+        f"{TRAINER}/kernels/quantized_ragged_dot.py",
+        "    if row_format == matrix_format == jnp.int8:",
+        "    if False:",
+        ("tests/trainer/kernels/test_quantized_matmul.py",),
+    ),
+    Mutation(
+        "compile for two devices of each chip of TPU v4",
+        f"{TRAINER}/compile_report/mock_devices.py",
+        'CHIP_CONFIGS = {"tpu-v4": "megacore"}',
+        "CHIP_CONFIGS: dict[str, str] = {}",
+        ("tests/trainer/compile_report/test_compile_report.py::test_a_chip_is_one_device",),
+    ),
+    Mutation(
         "the experts of stages share a product, which XLA for TPUs rejects",
         f"{TRAINER}/kernels/grouped_matmul.py",
         "            return multiply_rows(rows, self._matrices[name], sizes_E)\n",

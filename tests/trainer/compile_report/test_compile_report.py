@@ -4,15 +4,17 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from jax.experimental import topologies
 
 from tests.support.trainer.tiny import make_layout, make_spec
 from trainingjob_api.compile_report import CompileAnswer
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import JobIdentity, RunConfig
 from trainingjob_trainer.compile_report.compile_account import compile_step
-from trainingjob_trainer.compile_report.mock_devices import name_topology
+from trainingjob_trainer.compile_report.mock_devices import find_devices, name_topology
 
 
 @pytest.fixture
@@ -62,3 +64,23 @@ def test_the_program_answers_each_size_on_a_line(config: RunConfig) -> None:
 def test_a_slice_has_the_name_of_libtpu() -> None:
     assert name_topology("tpu-v6e", "2x2") == "v6e:2x2"
     assert name_topology("tpu-v7x", "2x2x1") == "tpu7x:2x2x1"
+
+
+@pytest.mark.parametrize(("accelerator", "options"), [("v4", {"chip_config_name": "megacore"}), ("v5p", {})])
+def test_a_chip_is_one_device(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch, accelerator: str, options: dict[str, str]
+) -> None:
+    """For TPU v4, libtpu otherwise describes each of two cores as a device."""
+    asked = []
+
+    def describe(name: str, **given: object) -> SimpleNamespace:
+        asked.append((name, given))
+        return SimpleNamespace(devices=["device"])
+
+    monkeypatch.setattr(topologies, "get_topology_desc", describe)
+    slices = config.spec.slices.model_copy(update={"accelerator": f"tpu-{accelerator}", "topology": "2x2x1"})
+    spec = config.spec.model_copy(update={"slices": slices})
+    of_tpus = config.model_copy(update={"spec": spec, "accelerator_platform": "tpu"})
+
+    assert find_devices(of_tpus, config.layouts[0]) == ["device"]
+    assert asked == [(f"{accelerator}:2x2x1", {"platform": "tpu", "num_slices": 1, **options})]

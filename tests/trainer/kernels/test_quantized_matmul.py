@@ -134,6 +134,19 @@ def test_rows_of_experts_are_products_with_their_matrices(kind: Any, sizes: tupl
             assert relative(dmatrices[expert], by_column[0][rows].T @ by_column[1][rows]) < 1e-6
 
 
+@pytest.mark.parametrize(("kind", "precision"), [("int8", "DEFAULT"), ("fp8", "HIGHEST")])
+def test_gradients_of_expert_rows_have_a_precision_only_in_float8(kind: Any, precision: str) -> None:
+    """The compiler of TPU v5p rejects a kernel that multiplies integers with a precision."""
+
+    def total(rows: jax.Array, matrices: jax.Array) -> jax.Array:
+        return jnp.sum(quantized_ragged_dot(kind, ShardedDims(), rows, matrices, jnp.int32([4, 4])))
+
+    traced = jax.jit(jax.grad(total)).trace(jnp.ones((8, 16)), jnp.ones((2, 16, 16)))
+    lowered = traced.lower(lowering_platforms=("tpu",)).as_text()
+
+    assert re.findall(r"ragged_dot.*precision_config = \[#chlo<precision (\w+)>", lowered) == [precision]
+
+
 def test_products_in_bfloat16_are_rounded_once() -> None:
     """The scales of fp8 are powers of two. Those of int8 multiply exact sums in float32."""
     x, matrix = (jnp.bfloat16(draw(*shape, seed=seed)) for seed, shape in enumerate([(16, 4096), (4096, 32)]))

@@ -11,6 +11,8 @@ from trainingjob_api.world import Layout, RunConfig
 TPU = "tpu-"
 TOPOLOGY_NAMES = {"tpu-v7x": "tpu7x"}
 """What libtpu calls an accelerator; the others are `v5e` for `tpu-v5e`."""
+CHIP_CONFIGS = {"tpu-v4": "megacore"}
+"""How libtpu joins the cores of a chip to one device, as on a host. It does so by itself for other accelerators."""
 _SURROUNDINGS = {
     "TPU_SKIP_MDS_QUERY": "1",  # there is no metadata server to ask which TPU this machine has
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -49,8 +51,10 @@ def find_devices(config: RunConfig, layout: Layout) -> Sequence[jax.Device]:
             "one, `trainingjob run` compiles what it trains."
         )
     name = name_topology(slices.accelerator, slices.topology)
+    config_name = CHIP_CONFIGS.get(slices.accelerator)
+    options = {"chip_config_name": config_name} if config_name else {}
     try:
-        return topologies.get_topology_desc(name, platform="tpu", num_slices=layout.num_slices).devices
+        return topologies.get_topology_desc(name, platform="tpu", num_slices=layout.num_slices, **options).devices
     except Exception as error:  # JAX has no error of its own for this
         raise NoCompilerError(_explain(name, error)) from error
 

@@ -52,6 +52,8 @@ def _multiply_rows(
     """Return the products in the format of the rows, from operands in narrow ones."""
     rows = quantize_values(rows_RI, row_format, [1], mesh_axes)
     matrices = quantize_values(matrices_EIO, matrix_format, [1], mesh_axes)
+    if row_format == matrix_format == jnp.int8:
+        precision = None  # sums of integers are exact, and the compiler of TPU v5p rejects a precision for them
     multiply = run_for_each_stage(partial(qwix.ragged_dot, precision=precision))
     product_RO = multiply(rows, matrices.qvalue, sizes_E)
     ends_E = jnp.cumsum(sizes_E)
