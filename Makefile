@@ -168,11 +168,11 @@ journeys-maxtext: install ## Run MaxText as a program: it loses a slice and rega
 	$(PYTEST) -v -m soak e2e/journeys/test_maxtext.py
 
 .PHONY: test
-test: lint coverage thorough slow soak-short ## Run everything: the checks, all tests, slow tests, random faults, then the journeys on a real cluster
-	@# Journeys wait for half of their time. The numerics compute meanwhile, at a low priority.
+test: lint coverage thorough slow ## Run everything: the checks, all tests, slow tests, random faults, then the journeys on a real cluster
+	@# The soak and the journeys wait for half of their time. The numerics compute meanwhile, at a low priority.
 	mkdir -p build; $(AT_LOW_PRIORITY) $(MAKE) numerics >$(NUMERICS_LOG) 2>&1 & numerics=$$!; \
 	  trap "kill $$numerics 2>/dev/null || true" EXIT; \
-	  $(MAKE) journeys; wait $$numerics || { cat $(NUMERICS_LOG); exit 1; }; cat $(NUMERICS_LOG)
+	  $(MAKE) soak-short journeys; wait $$numerics || { cat $(NUMERICS_LOG); exit 1; }; cat $(NUMERICS_LOG)
 
 .PHONY: test-one-core
 test-one-core: ## Run everything with the CPU time of one core: no test may depend on the machine's speed
