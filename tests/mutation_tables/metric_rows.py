@@ -4,6 +4,7 @@ from tests.mutation_tables.mutation import CORE, SHELL, Mutation
 
 ALERTS = "charts/trainingjob/templates/alerts.yaml"
 COUNTS = "tests/shell/test_attempt_counts.py"
+REPLICAS = "tests/core/report/test_replica_goodput.py"
 PRESENT = "tests/shell/test_present_world.py"
 
 METRIC_MUTATIONS = (
@@ -76,5 +77,19 @@ METRIC_MUTATIONS = (
         '            "progress": progress,\n',
         "",
         ("tests/core/report/test_job_status.py",),
+    ),
+    Mutation(
+        "count the steps of one replica as lost while another one trains on",
+        f"{CORE}/report/job_status.py",
+        "return 0 if has_trained_on else max(_list_new_lost_steps(old, attempts), default=0)",
+        "return max(_list_new_lost_steps(old, attempts), default=0)",
+        (REPLICAS,),
+    ),
+    Mutation(
+        "count the steps that all replicas train again once for each of them",
+        f"{CORE}/report/job_status.py",
+        "max(_list_new_lost_steps(old, attempts), default=0)",
+        "sum(_list_new_lost_steps(old, attempts))",
+        (REPLICAS,),
     ),
 )

@@ -135,4 +135,6 @@ class Attempt(Open):
         default=None, description="Seconds from the end of the previous world to its first new step."
     )
     lost_steps: int | None = Field(default=None, description="Steps of earlier worlds that it trained again.")
-    seconds: dict[str, float] = Field(default={}, max_length=16, description="Seconds of its life by activity.")
+    seconds: dict[str, float] = Field(
+        default={}, max_length=16, description="Seconds of its life by activity. Empty for a replica's world."
+    )

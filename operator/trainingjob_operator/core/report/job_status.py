@@ -82,7 +82,8 @@ def next_status(
     attempts = attempt_records.update_attempts(previous.attempts, seen.world, seen.member_views, now)
     goodput_now = _count_goodput(previous, end, now)
     attempts = attempt_records.add_seconds(attempts, previous.goodput, goodput_now)
-    goodput_now = _move_lost_steps(previous, attempts, goodput_now)
+    if not seen.replicas:
+        goodput_now = _move_lost_steps(previous, _count_new_lost_steps(previous, attempts), goodput_now)
     if end is None and not situation.bucket:  # the job is over, so its last world has ended
         end = WorldEnd(Cause(reason=situation.reason, message=situation.message), is_planned=True)
     # The end that fails a job causes no restart.
@@ -93,8 +94,9 @@ def next_status(
     if isinstance(decision, Claim):
         attempts = attempt_records.add_attempt(attempts, decision.world, now)
     replicas = update_replicas(plan, seen, decision, None if situation.bucket else end, now) if seen.replicas else None
-    if replicas:
-        attempts = attempt_records.add_seconds(replicas.attempts, previous.goodput, goodput_now)
+    if replicas:  # no world of a replica has seconds: the goodput is that of the job, in which several train at once
+        attempts = replicas.attempts
+        goodput_now = _move_lost_steps(previous, _count_repeated_steps(previous, attempts), goodput_now)
     is_waiting_to_start = previous.start_time is None and plan.spec.suspend
     status = previous.model_copy(
         update={
@@ -169,22 +171,36 @@ def _count_goodput(old: TrainingJobStatus, end: WorldEnd | None, now: datetime) 
         return goodput_now
     current, remaining = old.goodput.current, end.seconds_ago
     attempts = attempt_records.add_seconds(old.attempts, old.goodput, goodput_now)
-    of_world = attempts[-1].seconds if attempts and not attempts[-1].ended else {current: remaining}
+    has_seconds = attempts and not attempts[-1].ended and not old.replicas
+    of_world = attempts[-1].seconds if has_seconds else {current: remaining}
     for bucket in (current, *(other for other in of_world if other not in (current, Bucket.DETECTING))):
         moved = min(of_world.get(bucket, 0.0), remaining)
         goodput_now, remaining = goodput.move_seconds(goodput_now, bucket, Bucket.DETECTING, moved), remaining - moved
     return goodput_now
 
 
-def _move_lost_steps(old: TrainingJobStatus, attempts: attempt_records.Attempts, goodput_now: Goodput) -> Goodput:
-    """Return the goodput with the training time of newly lost steps moved to the bucket of lost steps."""
+def _count_new_lost_steps(old: TrainingJobStatus, attempts: attempt_records.Attempts) -> int:
+    """Return the lost steps of attempts that had none in the old status."""
+    return sum(_list_new_lost_steps(old, attempts))
+
+
+def _count_repeated_steps(old: TrainingJobStatus, attempts: attempt_records.Attempts) -> int:
+    """Return the steps that all replicas train again. The steps of one are not lost while another one trains on."""
+    has_trained_on = any(attempt.ended is None and attempt.first_step is not None for attempt in old.attempts)
+    return 0 if has_trained_on else max(_list_new_lost_steps(old, attempts), default=0)
+
+
+def _list_new_lost_steps(old: TrainingJobStatus, attempts: attempt_records.Attempts) -> list[int]:
     known = {attempt.generation for attempt in old.attempts if attempt.lost_steps is not None}
-    num_lost_steps = sum(attempt.lost_steps or 0 for attempt in attempts if attempt.generation not in known)
-    if num_lost_steps and old.progress and old.progress.step_seconds:
-        return goodput.move_seconds(
-            goodput_now, Bucket.TRAINING, Bucket.LOST_STEPS, num_lost_steps * old.progress.step_seconds
-        )
-    return goodput_now
+    return [attempt.lost_steps for attempt in attempts if attempt.lost_steps and attempt.generation not in known]
+
+
+def _move_lost_steps(old: TrainingJobStatus, num_lost_steps: int, goodput_now: Goodput) -> Goodput:
+    """Return the goodput with the training time of newly lost steps moved to the bucket of lost steps."""
+    step_seconds = old.progress.step_seconds if old.progress else None
+    if not step_seconds:
+        return goodput_now
+    return goodput.move_seconds(goodput_now, Bucket.TRAINING, Bucket.LOST_STEPS, num_lost_steps * step_seconds)
 
 
 def finished_status(old: TrainingJobStatus, generation: int) -> TrainingJobStatus:
