@@ -5,6 +5,7 @@ from tests.mutation_tables.mutation import CORE, SHELL, Mutation
 ALERTS = "charts/trainingjob/templates/alerts.yaml"
 COUNTS = "tests/shell/test_attempt_counts.py"
 REPLICAS = "tests/core/report/test_replica_goodput.py"
+PROGRESS = "tests/core/observe/test_progress.py"
 PRESENT = "tests/shell/test_present_world.py"
 
 METRIC_MUTATIONS = (
@@ -91,5 +92,26 @@ METRIC_MUTATIONS = (
         "max(_list_new_lost_steps(old, attempts), default=0)",
         "sum(_list_new_lost_steps(old, attempts))",
         (REPLICAS,),
+    ),
+    Mutation(
+        "show the time of the newest step as the median",
+        f"{CORE}/observe/progress.py",
+        "return newest.step_seconds if newest.typical_seconds is None else newest.typical_seconds",
+        "return newest.step_seconds",
+        (PROGRESS,),
+    ),
+    Mutation(
+        "estimate the rest of a batch schedule by the present batch",
+        f"{CORE}/observe/progress.py",
+        "_estimate_rest(total, newest, plan.spec.training.batch_sizes)",
+        "_estimate_rest(total, newest, ())",
+        (PROGRESS,),
+    ),
+    Mutation(
+        "show the speed of one replica as that of all devices",
+        f"{CORE}/observe/progress.py",
+        "(_replica_speed(host_reports) if seen.replicas else {})",
+        "{}",
+        (PROGRESS,),
     ),
 )

@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 from tests.support.builders import make_plan
+from tests.support.replica_scenes import ReplicaScene, replicated
 from tests.support.scenes import Scene, fail, trained
 from trainingjob_api.protocol import Phase, Progress
 from trainingjob_api.status.progress_status import EvaluationScores
 from trainingjob_api.world import Span
+from trainingjob_operator.core.observe.progress import follow_reports
 from trainingjob_operator.core.planner.flops import count_useful_flops
 from trainingjob_operator.core.planner.plan import Rates
 from trainingjob_operator.core.planner.workload import describe_workload
@@ -163,3 +165,81 @@ def test_a_program_that_announces_steps_has_made_none_before_its_first_report(
     scene.step(1.0)
     assert scene.status.progress
     assert scene.status.progress.step == 4
+
+
+def test_one_slow_step_changes_neither_step_time_nor_estimate() -> None:
+    scene = trained()
+    scene.train(step=20, progress=Progress(step=20, step_seconds=9.0, typical_seconds=2.0)).step(1.0)
+
+    progress = scene.status.progress
+    assert progress
+    assert (progress.step_seconds, progress.eta_seconds) == (2.0, 160)
+
+
+def test_first_steps_of_a_world_have_the_newest_step_time() -> None:
+    scene = trained()
+    scene.train(step=20, progress=Progress(step=20, step_seconds=9.0)).step(1.0)
+
+    progress = scene.status.progress
+    assert progress
+    assert (progress.step_seconds, progress.eta_seconds) == (9.0, 720)
+
+
+@pytest.mark.parametrize(
+    ("step", "seconds"),
+    [
+        pytest.param(10, 10 * 2 + 60 * 4 + 20 * 16, id="before the first change"),
+        pytest.param(20, 60 * 4 + 20 * 16, id="at the last step of a size"),
+        pytest.param(50, 30 * 2 + 20 * 8, id="between two changes"),
+        pytest.param(90, 10 * 2, id="after the last change"),
+        pytest.param(100, 0, id="no step is left"),
+        pytest.param(120, 0, id="an edit has removed steps"),
+    ],
+)
+def test_rest_of_a_batch_schedule_takes_as_long_as_its_batches_are_large(step: int, seconds: int) -> None:
+    changes = ({"fromStep": 21, "globalBatchSize": 32}, {"fromStep": 81, "globalBatchSize": 128})
+    training = {"steps": 100, "globalBatchSize": 16, "sequenceLength": 128, "batchSchedule": changes}
+    scene = trained(plan=make_plan(training=training))
+    scene.train(step=step, progress=Progress(step=step, step_seconds=2.0)).step(1.0)
+
+    assert scene.status.progress
+    assert scene.status.progress.eta_seconds == seconds
+
+
+def test_time_of_lost_steps_is_that_of_typical_steps() -> None:
+    scene = trained()
+    scene.train(step=30, progress=Progress(step=30, step_seconds=0.1, typical_seconds=2.0)).step(100.0)
+    fail(scene, 1, 1).step()
+    scene.train(step=25, restored=25, failure=None).step(1.0)
+
+    assert scene.status.goodput.seconds["lostSteps"] == 5 * 2.0
+
+
+def test_speed_of_replicas_is_that_of_all_of_them() -> None:
+    scene = ReplicaScene(plan=replicated(make_plan(1, 3))).start(0, 1, 2)
+    for number, speed in ((0, 1000.0), (1, 1200.0), (2, None)):
+        scene.run(number, step=20, progress=Progress(step=20, tokens_per_second=speed))
+    scene.step(1.0)
+
+    assert scene.status.progress
+    assert scene.status.progress.tokens_per_second == 2200.0
+    without_plan = follow_reports(scene.status, scene.heartbeats().latest_reports)
+    assert without_plan
+    assert without_plan.tokens_per_second == 2200.0
+    scene.run(0, 1, 2, step=21, progress=Progress(step=21)).step(1.0)
+    assert scene.status.progress.tokens_per_second is None
+
+
+def test_evaluations_stay_after_a_restart_from_another_step() -> None:
+    scene = trained()
+    scores = {"held-out": EvaluationScores(accuracy=0.5)}
+    progress = Progress(step=30, step_seconds=2.0, evaluations={"held-out": 2.5}, scores=scores)
+    scene.train(step=30, progress=progress).step(1.0)
+    fail(scene, 1, 1).step()
+    scene.train(step=0, restored=25, progress=None, phase=Phase.COMPILING, failure=None).step(1.0)
+    before = scene.status.progress
+    scene.train(step=26, restored=25).step(1.0)
+
+    for progress_status in (before, scene.status.progress):
+        assert progress_status
+        assert (progress_status.evaluations, progress_status.scores) == ({"held-out": 2.5}, scores)

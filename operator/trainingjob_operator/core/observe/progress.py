@@ -1,11 +1,12 @@
 """Training progress and the newest durable step, read from the reports of the committed world."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from trainingjob_api.data_report import DataReport, PreparationProgress
 from trainingjob_api.protocol import HostReport, Phase, Progress
+from trainingjob_api.spec.training import BatchSizes
 from trainingjob_api.status.progress_status import CheckpointStatus, ProgressStatus
 from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.core.observe.heartbeats import LatestReport
@@ -22,11 +23,8 @@ def find_progress(plan: Plan, seen: Observed) -> ProgressStatus | None:  # None:
     A program that is to report its steps has made none before its first report. An alert can then see that it makes
     none.
     """
-    reports = [
-        member_view.report.progress
-        for member_view in seen.member_views
-        if member_view.report and member_view.report.progress
-    ]
+    host_reports = [member_view.report for member_view in seen.member_views if member_view.report]
+    reports = [report.progress for report in host_reports if report.progress]
     newest = max(reports, key=lambda progress: (progress.step, progress.loss is not None), default=None)
     restored = find_restored_step(seen.member_views)
     total = find_total_steps(plan, seen)
@@ -36,14 +34,13 @@ def find_progress(plan: Plan, seen: Observed) -> ProgressStatus | None:  # None:
             return old.model_copy(update=_step_fields(old.step, total))
         if restored is None:
             return ProgressStatus(**_step_fields(0, total)) if seen.world and _reports_steps(plan) else None
-        before = old.step_seconds if old else None  # the hang timeout uses it until this world has stepped
-        return ProgressStatus(**_step_fields(restored, total), step_seconds=before)
+        return ProgressStatus(**_step_fields(restored, total), **(_kept_fields(old) if old else {}))
     return ProgressStatus(
         **_step_fields(newest.step, total),
-        **_measured_fields(newest),
+        **_measured_fields(newest) | (_replica_speed(host_reports) if seen.replicas else {}),
         mfu=_measure_mfu(plan, seen, newest),
         data_loading_share=_data_loading_share(reports),
-        eta_seconds=_estimate_rest(total, newest, seen),
+        eta_seconds=None if _is_done(seen) else _estimate_rest(total, newest, plan.spec.training.batch_sizes),
         **_evaluation_fields(newest, seen.status.progress),
         save_seconds=max((report.save_seconds for report in reports if report.save_seconds is not None), default=None),
         **_snapshot_fields(reports, len(seen.member_views)),
@@ -57,15 +54,16 @@ def follow_reports(
 
     What only a plan can explain stays as it was.
     """
-    reports = [report.progress for report in _list_world_reports(status, latest_reports) if report.progress]
+    host_reports = _list_world_reports(status, latest_reports)
+    reports = [report.progress for report in host_reports if report.progress]
     old, newest = status.progress, max(reports, key=lambda progress: progress.step, default=None)
     if newest is None:
         return old
     total = old.of if old else None
-    rest = round(max(total - newest.step, 0) * newest.step_seconds) if total and newest.step_seconds else None
-    return (old or ProgressStatus(step=0)).model_copy(
-        update=_step_fields(newest.step, total) | _measured_fields(newest) | {"eta_seconds": rest}
-    )
+    changes = _step_fields(newest.step, total) | _measured_fields(newest)
+    changes |= _replica_speed(host_reports) if status.replicas else {}
+    changes["eta_seconds"] = _estimate_rest(total, newest, ())
+    return (old or ProgressStatus(step=0)).model_copy(update=changes)
 
 
 def follow_commits(
@@ -92,10 +90,18 @@ def _measured_fields(newest: Progress) -> dict[str, Any]:
         "grad_norm": newest.grad_norm,
         "learning_rate": newest.learning_rate,
         "tokens_per_second": newest.tokens_per_second,
-        "step_seconds": newest.step_seconds,
+        "step_seconds": _typical_seconds(newest),
         "skipped": newest.skipped,
         "skipped_lately": newest.skipped_lately,
     }
+
+
+def _kept_fields(old: ProgressStatus) -> dict[str, Any]:
+    """Return what an earlier world has measured and what holds until the next world has measured it again.
+
+    The hang timeout uses the step time.
+    """
+    return {"step_seconds": old.step_seconds, "evaluations": old.evaluations, "scores": old.scores}
 
 
 def _reports_steps(plan: Plan) -> bool:
@@ -137,14 +143,45 @@ def find_resolved_steps(seen: Observed) -> int | None:  # None: no host has coun
     return next(reports, seen.status.progress.of if seen.status.progress else None)
 
 
-def _estimate_rest(
-    total: int | None, newest: Progress, seen: Observed
-) -> int | None:  # None: unknown, or no step is left
-    """Return the seconds until the last step. A loss may end training earlier."""
-    is_done = any(member_view.report and member_view.report.phase is Phase.DONE for member_view in seen.member_views)
-    if is_done or total is None or not newest.step_seconds:
+def _typical_seconds(newest: Progress) -> float | None:  # None: unknown
+    """Return the median step time, or that of the newest step as long as a median has too few steps."""
+    return newest.step_seconds if newest.typical_seconds is None else newest.typical_seconds
+
+
+def _replica_speed(reports: Iterable[HostReport]) -> dict[str, float | None]:
+    """Return the tokens per second of replicas. Each of them reports the speed of its part of the batch."""
+    speeds = {
+        report.slice: report.progress.tokens_per_second
+        for report in reports
+        if report.progress and report.progress.tokens_per_second is not None
+    }
+    return {"tokens_per_second": sum(speeds.values()) if speeds else None}
+
+
+def _is_done(seen: Observed) -> bool:
+    """Return whether a host has trained all steps."""
+    return any(member_view.report and member_view.report.phase is Phase.DONE for member_view in seen.member_views)
+
+
+def _estimate_rest(total: int | None, newest: Progress, sizes: BatchSizes) -> int | None:  # None: unknown
+    """Return the seconds until the last step. A loss may end training earlier.
+
+    A step takes as long as its batch is large. `sizes` are the batch sizes by step. Empty: all are the same.
+    """
+    step_seconds = _typical_seconds(newest)
+    if total is None or not step_seconds:
         return None
-    return round(max(total - newest.step, 0) * newest.step_seconds)
+    return round(_count_rest(newest.step, max(total, newest.step), sizes or ((1, 1),)) * step_seconds)
+
+
+def _count_rest(step: int, last: int, sizes: BatchSizes) -> float:
+    """Return the steps that are left, in steps of the size of the newest one."""
+    ends = (*(first - 1 for first, _ in sizes[1:]), last)
+    present = next(size for first, size in reversed(sizes) if first <= max(step, 1))
+    sequences = sum(
+        size * max(min(end, last) - max(first - 1, step), 0) for (first, size), end in zip(sizes, ends, strict=True)
+    )
+    return sequences / present
 
 
 def _evaluation_fields(newest: Progress, before: ProgressStatus | None) -> dict[str, Any]:
