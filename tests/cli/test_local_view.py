@@ -13,7 +13,9 @@ from tests.support.builders import make_report
 from trainingjob_api.data_report import DataReport, SourceReport
 from trainingjob_api.protocol import Phase, Progress
 from trainingjob_api.status.training_job_status import TrainingJobStatus
+from trainingjob_operator.cli.console import SafeConsole
 from trainingjob_operator.cli.local.operator_log import capture_operator_log
+from trainingjob_operator.cli.local.run import INTERRUPTED, print_result
 from trainingjob_operator.cli.local.run_events import (
     RunProgress,
     describe_event,
@@ -201,3 +203,14 @@ def test_an_error_of_the_operator_is_shown_once_and_written_down(tmp_path: Path)
     assert written.count("reconcile failed job=demo\nTraceback") == 2
     assert "scheduler: looked" in written
     assert "later" not in written
+
+
+def test_result_of_a_run_has_its_speed_and_no_rest(tmp_path: Path) -> None:
+    progress = {"step": 10, "of": 100, "percent": 10.0, "tokensPerSecond": 1e6, "etaSeconds": 90}
+    console = SafeConsole(file=io.StringIO(), width=200)
+
+    code = print_result({"status": {"phase": "Running", "progress": progress}}, "/c", Workspace(tmp_path), console)
+
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().splitlines()[0] == "step 10 of 100 (10 %)   1 M tokens/s"
+    assert code == INTERRUPTED

@@ -206,6 +206,23 @@ def test_start_of_a_world_of_an_earlier_day_has_its_date() -> None:
     assert line == f"job  Running on 1/1 slices since {since:%Y-%m-%d %H:%M:%S}"
 
 
+@pytest.mark.parametrize("phase", ["Suspended", "Queued", "Recovering", "Failed", "Succeeded"])
+def test_job_that_does_not_train_has_no_speed_and_no_rest(phase: str) -> None:
+    progress = {
+        "step": 10,
+        "of": 100,
+        "percent": 10.0,
+        "loss": 2.5,
+        "mfu": 0.4,
+        "tokensPerSecond": 1e6,
+        "etaSeconds": 90,
+    }
+
+    assert (
+        describe_job("job", make_status(phase=phase, progress=progress), NOW)[1] == "step 10 of 100 (10 %)   loss 2.5"
+    )
+
+
 def test_failed_job_shows_cause_and_next_step_of_its_condition_once() -> None:
     message = "the data is empty\nTo train again, correct the cause."
     status = make_status(phase="Failed", conditions=[condition("Failed", message)])

@@ -114,4 +114,18 @@ METRIC_MUTATIONS = (
         "{}",
         (PROGRESS,),
     ),
+    Mutation(
+        "show the last speed of a suspended job as its present one",
+        f"{CORE}/report/job_status.py",
+        " | ({} if situation.stage in TRAINING_STAGES else NO_SPEED),",
+        ",",
+        ("tests/core/report/test_job_status.py",),
+    ),
+    Mutation(
+        "print when a failed job would be done",
+        "operator/trainingjob_operator/cli/report.py",
+        "is_training = status.phase in TRAINING_STAGES",
+        "is_training = True",
+        ("tests/cli/test_report.py",),
+    ),
 )

@@ -18,6 +18,7 @@ from trainingjob_operator.core.decide.rollbacks import describe_rollback
 from trainingjob_operator.core.diagnose.node_probation import list_probations
 from trainingjob_operator.core.diagnose.stragglers import describe_straggler
 from trainingjob_operator.core.reasons import Reason
+from trainingjob_operator.core.report.situation import TRAINING_STAGES
 from trainingjob_operator.core.times import parse_time, seconds_between
 from trainingjob_operator.core.units import format_count, format_duration, format_percent, pluralize
 
@@ -37,7 +38,8 @@ def describe_job(name: str, status: TrainingJobStatus, now: datetime) -> list[st
     """Return the lines of a job's status report."""
     lines = [_headline(name, status, now)]
     if status.progress:
-        lines.append(describe_progress(status.progress))
+        is_training = status.phase in TRAINING_STAGES
+        lines.append(describe_progress(status.progress, speed=is_training, rest=is_training))
     if status.data:
         lines += describe_data(status.data)
     if saved_states := _list_saved_states(status, now):
@@ -116,8 +118,11 @@ def find_condition(status: TrainingJobStatus, kind: str) -> Condition | None:  #
     return next((condition for condition in status.conditions if condition.type == kind), None)
 
 
-def describe_progress(progress: ProgressStatus) -> str:
-    """Return the progress, losses and speed of training on one line."""
+def describe_progress(progress: ProgressStatus, *, speed: bool, rest: bool) -> str:
+    """Return the progress and losses of training on one line, with its speed and with the time that it still takes.
+
+    A job that does not train has neither: its status keeps those of the last world.
+    """
     total = f" of {progress.of:,} ({progress.percent:.0f} %)" if progress.of else ""
     parts = [f"step {progress.step:,}{total}"]
     if progress.loss is not None:
@@ -125,11 +130,11 @@ def describe_progress(progress: ProgressStatus) -> str:
     parts += [_describe_evaluation(name, progress) for name in sorted(progress.evaluations)]
     if progress.skipped:
         parts.append(f"{pluralize(progress.skipped, 'update')} skipped")
-    if progress.tokens_per_second:
+    if speed and progress.tokens_per_second:
         parts.append(f"{format_count(progress.tokens_per_second)} tokens/s")
-    if progress.mfu:
+    if speed and progress.mfu:
         parts.append(f"MFU {format_percent(progress.mfu)}")
-    if progress.eta_seconds:
+    if rest and progress.eta_seconds:
         parts.append(f"done in about {format_duration(progress.eta_seconds)}")
     return "   ".join(parts)
 

@@ -9,13 +9,11 @@ from datetime import datetime
 from trainingjob_api.status.progress_status import Goodput
 from trainingjob_operator.core.goodput import count_until_now
 from trainingjob_operator.core.manifests import Manifest, get_int, get_text, get_value, iter_items
-from trainingjob_operator.core.report.situation import Stage
+from trainingjob_operator.core.report.situation import TRAINING_STAGES
 from trainingjob_operator.core.stored_status import read_status
 
 PHASE_NEW = "New"
 """Phase of a job without a status."""
-TRAINING_PHASES = frozenset((Stage.RUNNING, Stage.DEGRADED))
-"""Phases in which the world makes steps, so that the speed in the status is the present one."""
 
 
 def find_phase(job: Manifest) -> str:
@@ -38,7 +36,7 @@ def count_present_slices(job: Manifest) -> int:
 
 def is_training(job: Manifest) -> bool:
     """Return whether a job has a world that makes steps."""
-    return find_phase(job) in TRAINING_PHASES and count_present_slices(job) > 0
+    return find_phase(job) in TRAINING_STAGES and count_present_slices(job) > 0
 
 
 def count_present_goodput(job: Manifest, now: datetime) -> Goodput:

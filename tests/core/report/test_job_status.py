@@ -273,3 +273,32 @@ def test_image_of_the_pods_is_recorded_once_they_train() -> None:
     containers[0]["image"] = "second"
     scene.train(step=10).step()
     assert scene.status.trainer_image == "first"
+
+
+def test_columns_of_a_job_that_does_not_train_have_no_speed() -> None:
+    scene = trained()
+    scene.plan = make_plan(suspend=True)
+    scene.step(1.0)
+    assert (scene.status.phase, scene.status.display.eta, scene.status.display.tokens_per_second) == (
+        "Suspending",
+        "",
+        "",
+    )
+    scene.hear_slice(0, 1, phase=Phase.LEFT).step(1.0)
+    scene.jobsets, scene.pods, scene.news = {}, {}, {}
+    scene.step(1.0)
+
+    assert scene.status.progress
+    assert scene.status.progress.eta_seconds
+    columns = scene.status.display
+    assert (scene.status.phase, columns.step, columns.eta, columns.tokens_per_second) == ("Suspended", "10/100", "", "")
+    invalid = invalid_status(scene.status, [], scene.heartbeats(), 2, NOW)
+    assert (invalid.display.eta, invalid.display.tokens_per_second) == ("", "")
+
+
+def test_columns_of_an_invalid_job_that_trains_have_its_speed() -> None:
+    scene = trained()
+
+    invalid = invalid_status(scene.status, [], scene.heartbeats(), 2, NOW)
+
+    assert (invalid.display.eta, invalid.display.tokens_per_second) == ("45 s", "1 k")

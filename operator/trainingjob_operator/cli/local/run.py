@@ -86,7 +86,7 @@ def run_file(file: str, options: Options, catalog: Catalog, console: SafeConsole
             if (checkpoint := read_status(job).checkpoint) is not None:
                 _print(console, f"resumes from step {checkpoint.step:,}, the newest checkpoint of an earlier run")
             job = _run(job, volumes, workspace, options.faults, catalog, console)
-        return _print_result(job, checkpoints, workspace, console)
+        return print_result(job, checkpoints, workspace, console)
 
 
 def headline(name: str, plan: Plan) -> str:
@@ -135,12 +135,12 @@ def _read_steps(job: Manifest) -> int | None:  # None: unknown
     return get_int(job, "spec", "training", "steps") or get_int(job, "spec", "program", "steps")
 
 
-def _print_result(job: Manifest, checkpoints: str, workspace: Workspace, console: SafeConsole) -> int:
+def print_result(job: Manifest, checkpoints: str, workspace: Workspace, console: SafeConsole) -> int:
     """Print the result of the run; return the exit code."""
     status = read_status(job)
     failed = find_condition(status, "Failed")
     if status.progress:
-        _print(console, describe_progress(status.progress))
+        _print(console, describe_progress(status.progress, speed=True, rest=False))
     for line in (*describe_attempts(status.attempts), *describe_goodput(status.goodput)):
         _print(console, line)
     location = checkpoints if is_bucket(checkpoints) else _relative_path(Path(checkpoints))

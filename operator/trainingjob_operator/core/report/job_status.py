@@ -49,7 +49,7 @@ from trainingjob_operator.core.report.conditions import (
 )
 from trainingjob_operator.core.report.outcome_messages import describe_next_start
 from trainingjob_operator.core.report.replica_status import update_replicas
-from trainingjob_operator.core.report.situation import Situation, Stage, derive_situation
+from trainingjob_operator.core.report.situation import TRAINING_STAGES, Situation, Stage, derive_situation
 from trainingjob_operator.core.report.status_writes import shorten_to_limit
 from trainingjob_operator.core.report.unused_slices import describe_idle_slices
 from trainingjob_operator.core.times import format_time
@@ -57,6 +57,8 @@ from trainingjob_operator.core.units import format_count, format_duration, plura
 
 UNKNOWN_TOTAL = "?"
 """A number of steps that is not known yet."""
+NO_SPEED = {"tokens_per_second": "", "eta": ""}
+"""Columns of a job that does not train. Its progress keeps the speed of the last world."""
 
 
 def next_status(
@@ -258,6 +260,7 @@ def _status_without_decision(
             "display": old.display.model_copy(
                 update={"reason": reason, "checkpoint": str(checkpoint.step) if checkpoint else ""}
                 | (_progress_columns(progress, None) if progress else {})
+                | (NO_SPEED if progress is old.progress and old.phase not in TRAINING_STAGES else {})
             ),
         }
     )
@@ -269,7 +272,7 @@ def make_printer_columns(plan: Plan, status: TrainingJobStatus, situation: Situa
     num_slices = len(world.slices) if world else 0
     layout = plan.find_layout(num_slices)
     return Display(
-        **_progress_columns(progress, plan.spec.steps),
+        **_progress_columns(progress, plan.spec.steps) | ({} if situation.stage in TRAINING_STAGES else NO_SPEED),
         slices=f"{num_slices}/{plan.allowed_sizes[-1]}",
         goodput=f"{status.goodput.ratio * 100:.1f}%" if status.goodput.seconds else "",
         mesh=describe_mesh(layout) if layout and not plan.spec.command_program else "",

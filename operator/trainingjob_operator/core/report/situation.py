@@ -60,6 +60,10 @@ class Stage(StrEnum):
     FAILED = "Failed"
 
 
+TRAINING_STAGES = frozenset((Stage.RUNNING, Stage.DEGRADED))
+"""Stages in which the world makes steps, so that the speed in the status is the present one."""
+
+
 @dataclass(frozen=True)
 class Situation:
     """State of a job after a decision. `reason` and `message` explain the stage."""
