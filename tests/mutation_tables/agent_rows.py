@@ -32,6 +32,20 @@ AGENT_MUTATIONS = (
         ("tests/trainer/models/test_attention_layouts.py",),
     ),
     Mutation(
+        "lose the points of a server that restarts",
+        f"{TRAINER}/trackers/tracker.py",
+        'if self._try("write", write) or not isinstance(self._error, UnreachableError):',
+        'if self._try("write", write) or True:',
+        ("tests/trainer/trackers/test_tracker.py",),
+    ),
+    Mutation(
+        "lose the points of a server whose proxy answers that it is not ready",
+        f"{TRAINER}/trackers/json_api.py",
+        "if error.code in NOT_READY_STATUSES:",
+        "if False:",
+        ("tests/trainer/trackers/test_mlflow.py",),
+    ),
+    Mutation(
         "wait at the end for an unreachable tracker",
         f"{TRAINER}/trackers/tracker.py",
         "        if not self._is_unreachable:\n",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.patience import ENDLESS_SECONDS
-from tests.support.trainer.mlflow_server import MLflowServer, serve_mlflow
+from tests.support.trainer.mlflow_server import MLflowServer, Refusal, serve_mlflow
 from trainingjob_api.spec.metrics import Metrics
 from trainingjob_api.world import JobIdentity
 from trainingjob_trainer.store.opening import open_store
@@ -124,3 +124,39 @@ def test_an_unreachable_server_costs_the_points_and_a_later_world_sends_the_next
     assert caplog.messages[0].startswith("tracker connect failed tracker=mlflow error=")
     assert points_of(server, "train/loss") == [(3, 1 / 3)]
     assert len((tmp_path / "metrics" / "metrics.jsonl").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+def test_no_point_is_lost_while_the_server_is_not_ready(
+    status: int, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer, not_ready = MLflowServer.answer, [True]
+
+    def refuse_first_batch(server: MLflowServer, method: str, path: str, *rest: Any) -> dict[str, Any]:
+        if path == "runs/log-batch" and not_ready:
+            not_ready.pop()
+            raise Refusal(status, "", "try again")
+        return answer(server, method, path, *rest)
+
+    monkeypatch.setattr(MLflowServer, "answer", refuse_first_batch)
+    with serve_mlflow() as server:
+        train(tmp_path, make_metrics(server.url), 1, 1, 2)
+
+    assert points_of(server, "train/loss") == [(1, 1.0), (2, 0.5)]
+    assert caplog.messages == [f"tracker write failed tracker=mlflow error=HTTP {status}: try again"]
+
+
+def test_no_point_is_lost_where_the_server_closes_a_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer, restarts = MLflowServer.answer, [True]
+
+    def close_first_batch(server: MLflowServer, method: str, path: str, *rest: Any) -> dict[str, Any]:
+        if path == "runs/log-batch" and restarts:
+            restarts.pop()
+            raise ConnectionResetError
+        return answer(server, method, path, *rest)
+
+    monkeypatch.setattr(MLflowServer, "answer", close_first_batch)
+    with serve_mlflow() as server:
+        train(tmp_path, make_metrics(server.url), 1, 1, 2)
+
+    assert points_of(server, "train/loss") == [(1, 1.0), (2, 0.5)]

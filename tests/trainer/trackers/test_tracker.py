@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.patience import ENDLESS_SECONDS
 from trainingjob_trainer.trackers import tracker as trackers
-from trainingjob_trainer.trackers.tracker import Point, TrackerThread, close_trackers, tracker_names
+from trainingjob_trainer.trackers.tracker import Point, TrackerThread, UnreachableError, close_trackers, tracker_names
 
 
 class Destination:
@@ -112,6 +112,75 @@ def test_a_point_that_fails_is_lost_and_warned_of_once(caplog: pytest.LogCapture
 
     assert written == [3, 4]
     assert caplog.messages == ["tracker write failed tracker=server error=refused"]
+
+
+def test_points_wait_while_the_destination_restarts(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(trackers, "RETRY_SECONDS", 0.001)
+    written: list[int] = []
+    connections: list[int] = []
+    down = [True] * 4
+    all_written = threading.Event()
+
+    def connect() -> None:
+        connections.append(1)
+        if len(connections) > 1 and down:
+            down.pop()
+            raise UnreachableError("no route")
+
+    def write(point: Point) -> None:
+        if point.step == 2 and down:
+            raise UnreachableError("reset")
+        written.append(point.step)
+        if point.step == 4:
+            all_written.set()
+
+    thread = send(Destination(connect=connect, write=write), range(5))
+    assert all_written.wait(ENDLESS_SECONDS)
+    close_trackers([thread])
+
+    assert written == [0, 1, 2, 3, 4]
+    assert caplog.messages == ["tracker write failed tracker=server error=reset"]
+
+
+def test_a_point_that_never_arrives_is_lost_after_a_second_attempt() -> None:
+    attempts: list[int] = []
+
+    def write(point: Point) -> None:
+        attempts.append(point.step)
+        if point.step == 1:
+            raise UnreachableError("reset")
+
+    close_trackers([send(Destination(write=write), range(3))])
+
+    assert attempts == [0, 1, 1, 2]
+
+
+def test_shutdown_does_not_wait_for_a_destination_that_was_lost(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(trackers, "CLOSE_SECONDS", ENDLESS_SECONDS)
+    is_lost = threading.Event()
+
+    def connect() -> None:
+        if is_lost.is_set():
+            raise UnreachableError("no route")
+
+    def write(point: Point) -> None:
+        is_lost.set()
+        raise UnreachableError(f"reset at {point.step}")
+
+    destination = Destination(connect=connect, write=write)
+    thread = send(destination, range(1))
+    assert is_lost.wait(ENDLESS_SECONDS)
+    close_trackers([thread])
+
+    assert not destination.closed
+    assert caplog.messages == [
+        "tracker write failed tracker=server error=reset at 0",
+        "last metrics not sent tracker=server",
+    ]
 
 
 def test_a_slow_destination_loses_the_oldest_points(monkeypatch: pytest.MonkeyPatch) -> None:

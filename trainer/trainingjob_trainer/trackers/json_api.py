@@ -2,14 +2,18 @@
 
 import json
 from collections.abc import Mapping
-from http.client import HTTPMessage
+from http.client import HTTPException, HTTPMessage
 from typing import IO, Any
 from urllib.error import HTTPError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
+from trainingjob_trainer.trackers.tracker import UnreachableError
+
 REQUEST_SECONDS = 30.0
 """Seconds without data from the server after which a request fails."""
 MAX_ANSWER_BYTES = 1 << 20
+NOT_READY_STATUSES = frozenset({429, 502, 503, 504})
+"""HTTP statuses of a server that restarts, of the proxy before it, and of a server that limits the rate."""
 
 
 class RejectedRequestError(Exception):
@@ -33,7 +37,7 @@ class JsonApi:
 
         Raises:
             RejectedRequestError: the server rejects it. The message has the text of the field `message` or `error`.
-            OSError: the server cannot be reached.
+            UnreachableError: the server cannot be reached, or answers that it is overloaded or not ready.
         """
         data = None if body is None else json.dumps(body).encode()
         request = Request(f"{self._root}/{path}", data, self._headers)  # noqa: S310  # the API allows http and https only
@@ -43,8 +47,12 @@ class JsonApi:
         except HTTPError as error:
             with error:
                 answer = _parse(error.read(MAX_ANSWER_BYTES)) or {}
-            message = answer.get("message") or answer.get("error") or error.reason
-            raise RejectedRequestError(f"HTTP {error.code}: {message}", answer) from None
+            message = f"HTTP {error.code}: {answer.get('message') or answer.get('error') or error.reason}"
+            if error.code in NOT_READY_STATUSES:
+                raise UnreachableError(message) from None
+            raise RejectedRequestError(message, answer) from None
+        except (OSError, HTTPException) as error:  # an answer that ends early is no `OSError`
+            raise UnreachableError(str(error) or type(error).__name__) from error
 
 
 class _NoRedirects(HTTPRedirectHandler):

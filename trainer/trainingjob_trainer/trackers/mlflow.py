@@ -49,7 +49,7 @@ class MLflowRun:
 
         Raises:
             MLflowError: the server rejects the credentials or the experiment.
-            OSError: the server cannot be reached.
+            UnreachableError: the server cannot be reached.
         """
         experiment = self._find_experiment() or self._create_experiment()
         found = self._server.call(
@@ -67,7 +67,7 @@ class MLflowRun:
 
         Raises:
             MLflowError: the server rejects the values.
-            OSError: the server cannot be reached.
+            UnreachableError: the server cannot be reached.
         """
         values = {f"{point.group}/{name}": value for name, value in point.values.items()}
         at = {"timestamp": round(point.time * 1000), "step": point.step}
@@ -86,7 +86,7 @@ class MLflowRun:
 
         Raises:
             MLflowError: the server rejects the change.
-            OSError: the server cannot be reached.
+            UnreachableError: the server cannot be reached.
         """
         end = {"run_id": self._run_id, "status": "FINISHED", "end_time": round(time.time() * 1000)}
         self._server.call("runs/update", end)
@@ -126,7 +126,7 @@ class _Server:
 
         Raises:
             MLflowError: the server rejects it, or the answer is not MLflow's.
-            OSError: the server cannot be reached.
+            UnreachableError: the server cannot be reached.
         """
         try:
             answer = self._api.call(path, body)

@@ -50,6 +50,10 @@ class Run(NamedTuple):
     restored: int
 
 
+class UnreachableError(OSError):
+    """A destination cannot be reached now, or cannot accept points now."""
+
+
 class Tracker(Protocol):
     """A destination of metrics. All methods run in its own thread; they may block, and may raise any exception."""
 
@@ -57,7 +61,7 @@ class Tracker(Protocol):
         """Connect to the destination. Repeated every `RETRY_SECONDS` while it fails; points wait meanwhile."""
 
     def write(self, point: Point) -> None:
-        """Write one point. If it fails, the point is lost."""
+        """Write one point. After `UnreachableError` it is written again, once `connect` succeeds; else it is lost."""
 
     def close(self) -> None:
         """Send what is left, and free the resources. Not called if `connect` never succeeded."""
@@ -105,8 +109,9 @@ class TrackerThread:
         self._points: deque[Point] = deque(maxlen=MAX_QUEUED)
         self._changed = threading.Condition()
         self._is_closing = False
-        self._is_failing = False
         self._is_unreachable = False
+        self._has_unsent_point = False
+        self._error: Exception | None = None  # None: the last action succeeded
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -126,15 +131,27 @@ class TrackerThread:
         """Wait for the end of the thread until a monotonic time, but not for a destination that is unreachable."""
         if not self._is_unreachable:
             self._thread.join(max(deadline - time.monotonic(), 0))
-        if self._thread.is_alive() or self._points:
+        if self._thread.is_alive() or self._points or self._has_unsent_point:
             LOG.warning("last metrics not sent tracker=%s", self._name)
 
     def _run(self) -> None:
         if not self._connect():
             return
         while (point := self._take()) is not None:
-            self._try("write", partial(self._tracker.write, point))
+            if not self._write(point):
+                return
         self._try("close", self._tracker.close)
+
+    def _write(self, point: Point) -> bool:
+        """Write a point, and again after the destination was unreachable; False: training ended before."""
+        write = partial(self._tracker.write, point)
+        if self._try("write", write) or not isinstance(self._error, UnreachableError):
+            return True
+        if not self._connect():
+            self._has_unsent_point = True
+            return False
+        self._try("write", write)  # once: a point that the destination never accepts must not hold up all others
+        return True
 
     def _connect(self) -> bool:
         """Return whether the tracker is connected; False: training ended before."""
@@ -156,9 +173,9 @@ class TrackerThread:
         try:
             call()
         except Exception as error:  # noqa: BLE001  # whatever a client library raises: it costs points, not training
-            if not self._is_failing:
+            if self._error is None:
                 LOG.warning("tracker %s failed tracker=%s error=%s", action, self._name, error)
-            self._is_failing = True
+            self._error = error
         else:
-            self._is_failing = False
-        return not self._is_failing
+            self._error = None
+        return self._error is None

@@ -41,7 +41,7 @@ class TrackioRun:
         Raises:
             TrackioError: it has not.
             RejectedRequestError: the server rejects the request.
-            OSError: the server cannot be reached.
+            UnreachableError: the server cannot be reached.
         """
         version = (self._server.call("version") or {}).get("api_version")
         if version != API_VERSION:
@@ -58,7 +58,7 @@ class TrackioRun:
 
         Raises:
             RejectedRequestError: the server rejects the token or the values.
-            OSError: the server cannot be reached.
+            UnreachableError: the server cannot be reached.
         """
         texts = {
             name: {"_type": "trackio.markdown", "_value": quote_markdown(text)} for name, text in point.texts.items()
