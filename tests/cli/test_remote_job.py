@@ -1,6 +1,7 @@
 """The commands about a job of a cluster, against an API server that answers as a real one does."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from tests.support.builders import NAME, NAMESPACE, UID, pod_manifest
 from tests.support.job_api import ENDED, PLAN, RUNNING, FakeApi, call
 from trainingjob_api.status.training_job_status import TrainingJobStatus
-from trainingjob_operator.cli import drill
+from trainingjob_operator.cli import drill, pod_logs
 
 
 async def test_status_describes_a_job(api: FakeApi) -> None:
@@ -75,6 +76,31 @@ async def test_logs_are_followed_until_the_job_is_over(api: FakeApi) -> None:
     first, again = [query for query in api.queries if "sinceTime" not in query], api.queries[-1]
     assert first == [{"follow": "true"}] * 2
     assert "sinceTime" in again  # a log that ended while its container runs goes on from there
+
+
+async def test_followed_log_resumes_at_the_time_of_the_api_server(api: FakeApi) -> None:
+    api.states = [RUNNING, RUNNING, ENDED]
+    api.pods = api.pods[:1]
+    api.date = "Sat, 21 Nov 2026 12:00:00 GMT"
+
+    await call("logs", NAME, "--follow")
+
+    assert [query.get("sinceTime", "")[:15] for query in api.queries[:2]] == ["", "2026-11-21T12:0"]
+
+
+async def test_followed_log_of_a_container_that_starts_later_is_complete(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pod_logs, "POLL_SECONDS", 0.05)
+    api.states = [RUNNING, RUNNING, RUNNING, ENDED]
+    api.pods = api.pods[:1]
+    logs = iter([None])  # no log yet
+    api.logs = SimpleNamespace(get=lambda _: next(logs, ["one", "two"]))  # type: ignore[assignment]
+
+    result = await call("logs", NAME, "--follow", "--tail", "50")
+
+    assert set(result.out) == {"slice 0 host 0 | one", "slice 0 host 0 | two"}
+    assert api.queries[:2] == [{"follow": "true", "tailLines": "50"}] * 2
 
 
 FAILED = ENDED.model_copy(update={"phase": "Failed"})

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from trainingjob_operator.cli.errors import NoResultError
 from trainingjob_operator.cli.interrupts import run_interruptible
@@ -70,21 +70,20 @@ def _find_next_step(job: Manifest) -> str:
 
 async def _follow(remote: RemoteJob, selection: LogSelection, write: Callable[[str], None]) -> None:
     """Stream all logs concurrently, including those of new pods, until the job and every log have ended."""
-    streams: dict[str, asyncio.Task[None]] = {}
-    end_times: dict[str, datetime] = {}
+    streams: dict[str, asyncio.Task[datetime | None]] = {}
+    end_times: dict[str, datetime | None] = {}  # None: the stream had no line
     try:
         while True:
             job = await remote.read_job()
             pods = [pod for pod in await remote.list_pods(job) if selection.covers(pod)]
             for pod in pods:
                 if pod.uid in streams and streams[pod.uid].done():
-                    await streams.pop(pod.uid)
-                    end_times[pod.uid] = datetime.now(UTC)
+                    end_times[pod.uid] = await streams.pop(pod.uid) or end_times.get(pod.uid)
                 if pod.uid not in streams and (pod.is_running or pod.uid not in end_times):
                     # After a container restart or a broken connection, the new stream begins where the old one ended.
                     since = end_times.get(pod.uid)
                     lines = remote.log_lines(pod, follow=True, tail=None if since else selection.tail, since=since)
-                    streams[pod.uid] = asyncio.create_task(_copy_until_break(lines, pod, write))
+                    streams[pod.uid] = asyncio.create_task(_copy_until_break(lines, pod, write, remote.now))
             if read_status(job).completion_time is not None or is_pipe_closed():
                 break
             await asyncio.sleep(POLL_SECONDS)
@@ -95,10 +94,23 @@ async def _follow(remote: RemoteJob, selection: LogSelection, write: Callable[[s
             task.cancel()
 
 
-async def _copy_until_break(lines: AsyncIterator[str], pod: Pod, write: Callable[[str], None]) -> None:
-    """Copy lines until the stream ends. A missing or broken log ends the stream; `_follow` opens it again."""
+async def _copy_until_break(
+    lines: AsyncIterator[str], pod: Pod, write: Callable[[str], None], now: Callable[[], datetime]
+) -> datetime | None:  # None: it had no line
+    """Copy lines until the stream ends; return when it did. `_follow` opens a missing or broken log again.
+
+    That time is the API server's: another clock would skip lines, or print them twice.
+    """
+    has_lines = False
+
+    def write_line(line: str) -> None:
+        nonlocal has_lines
+        has_lines = True
+        write(line)
+
     with contextlib.suppress(NoLogError, ClusterUnavailableError):
-        await _copy(lines, pod, write)
+        await _copy(lines, pod, write_line)
+    return now() if has_lines else None
 
 
 async def _copy(lines: AsyncIterator[str], pod: Pod, write: Callable[[str], None]) -> None:
