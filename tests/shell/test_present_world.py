@@ -81,6 +81,21 @@ def test_tokenized_text_is_a_metric() -> None:
     assert jobs.read("trainingjob_prepared_bytes") == labelled(5, **J)
     assert jobs.read("trainingjob_prepared_tokens") == labelled(7, **J)
 
+    failed = {"phase": "Failed", "completionTime": format_time(START)}
+    jobs.put(**failed, preparation={"doneBytes": 5, "totalBytes": 9, "tokens": 7})
+    assert jobs.read("trainingjob_prepared_bytes") == jobs.read("trainingjob_prepared_tokens") == {}
+
+
+def test_a_node_is_bad_for_a_day_also_if_the_status_stays() -> None:
+    jobs = Jobs()
+    until = format_time(START + timedelta(days=1))
+    jobs.put(**STATUS | {"phase": "Failed", "nodes": [{"node": "a", "faults": 2, "until": until}]})
+    assert jobs.read("trainingjob_bad_nodes") == labelled(1, **J)
+
+    jobs.now += timedelta(days=1)
+
+    assert jobs.read("trainingjob_bad_nodes") == labelled(0, **J)
+
 
 def observed(sim: Simulation) -> tuple[str, int, bool]:
     job: Manifest = sim.job

@@ -122,7 +122,7 @@ class Goodput(Open):
     """Where the time of the job's life went."""
 
     ratio: float = Field(
-        default=0.0, description="Seconds of training as a share of all seconds since the pods were requested."
+        default=0.0, description="Seconds of training as a share of all seconds since `startTime`, without suspensions."
     )
     seconds: dict[str, float] = Field(default={}, max_length=16, description="Seconds by activity.")
     current: Annotated[str, Field(max_length=32)] = Field(

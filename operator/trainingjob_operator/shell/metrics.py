@@ -35,10 +35,13 @@ GAUGES = (
     (declarations.LOSS, ("progress", "loss")),
     (declarations.SKIPPED_STEPS, ("progress", "skipped")),
     (declarations.SAVE_SECONDS, ("progress", "saveSeconds")),
+)
+"""Metrics whose value is a number of the job's status, with its path there."""
+PREPARATION_GAUGES = (
     (declarations.PREPARED_BYTES, ("preparation", "doneBytes")),
     (declarations.PREPARED_TOKENS, ("preparation", "tokens")),
 )
-"""Metrics whose value is a number of the job's status, with its path there."""
+"""The same for jobs that are not over. The status of a job that failed while it tokenized keeps what it had done."""
 SPEED_GAUGES = (
     (declarations.TOKENS_PER_SECOND, ("progress", "tokensPerSecond")),
     (declarations.STEP_SECONDS, ("progress", "stepSeconds")),
@@ -151,6 +154,9 @@ class JobCollector(Collector):
         yield _phases(jobs)
         for metric, path in GAUGES:
             yield _gauge(metric, jobs, path)
+        unfinished = tuple(job for job in jobs if not get_text(job, "status", "completionTime"))
+        for metric, path in PREPARATION_GAUGES:
+            yield _gauge(metric, unfinished, path)
         slices = tuple((job, count_present_slices(job)) for job in jobs)
         with_world = tuple(job for job, count in slices if count)
         training = tuple(job for job in with_world if is_training(job))
@@ -158,7 +164,7 @@ class JobCollector(Collector):
             yield _gauge(metric, training, path)
         yield _slices(slices)
         yield _max_slices(jobs)
-        yield _bad_nodes(jobs)
+        yield _bad_nodes(jobs, self._now())
         yield _times(declarations.LAST_COMMIT, jobs, "checkpoint", "time")
         yield _times(declarations.COMPLETION, jobs, "completionTime")
         for metric, field in FAILING:
@@ -225,12 +231,18 @@ def _max_slices(jobs: Iterable[Manifest]) -> Metric:
     return family
 
 
-def _bad_nodes(jobs: Iterable[Manifest]) -> Metric:
+def _bad_nodes(jobs: Iterable[Manifest], now: datetime) -> Metric:
+    """Return the bad nodes. The status of a job that is over, or whose spec is invalid, keeps expired records."""
     family = _family(declarations.BAD_NODES)
     for job in jobs:
-        faults = [get_int(node, "faults") or 0 for node in iter_items(job, "status", "nodes")]
-        family.add_metric(_names(job), sum(count >= MIN_FAULTS for count in faults))
+        nodes = [node for node in iter_items(job, "status", "nodes") if _is_unexpired(node, now)]
+        family.add_metric(_names(job), sum((get_int(node, "faults") or 0) >= MIN_FAULTS for node in nodes))
     return family
+
+
+def _is_unexpired(node: Manifest, now: datetime) -> bool:
+    until = parse_time(get_text(node, "until"))
+    return until is None or until > now
 
 
 def _times(metric: MetricDeclaration, jobs: Iterable[Manifest], *path: str) -> Metric:
