@@ -46,6 +46,13 @@ AGENT_MUTATIONS = (
         ("tests/trainer/trackers/test_mlflow.py",),
     ),
     Mutation(
+        "keep the trackers of a replica open while another one writes",
+        f"{TRAINER}/trackers/round_metrics.py",
+        "            self._begin_close_trackers()\n",
+        "",
+        ("tests/trainer/trackers/test_round_metrics.py",),
+    ),
+    Mutation(
         "wait at the end for an unreachable tracker",
         f"{TRAINER}/trackers/tracker.py",
         "        if not self._is_unreachable:\n",

@@ -1,17 +1,20 @@
 """Metrics of replicas: who writes the lines of a round, and when its files are open."""
 
 import json
+import threading
 from typing import Any
 
 import pytest
 
+from tests.support.patience import ENDLESS_SECONDS
 from tests.support.trainer.object_store import ObjectStore
 from tests.trainer.trackers.test_metrics_file import JOB
+from tests.trainer.trackers.test_tracker import Destination
 from trainingjob_api.spec.metrics import Metrics
 from trainingjob_trainer.store.port import Log
-from trainingjob_trainer.trackers import round_metrics
+from trainingjob_trainer.trackers import round_metrics, tracker
 from trainingjob_trainer.trackers.round_metrics import RoundMetrics
-from trainingjob_trainer.trackers.tracker import Run
+from trainingjob_trainer.trackers.tracker import Run, TrackerThread
 
 
 class CountingStore(ObjectStore):
@@ -79,6 +82,42 @@ def test_trackers_begin_with_the_first_round_that_the_replica_writes(monkeypatch
             metrics.end_round(is_writer=is_writer)
 
     assert [run.restored for run in runs] == [2]
+
+
+def test_trackers_are_closed_once_another_replica_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[int] = []
+    destinations: list[Destination] = []
+
+    def open_trackers(_: Metrics, run: Run) -> list[TrackerThread]:
+        runs.append(run.restored)
+        destinations.append(Destination())
+        return [TrackerThread("server", destinations[-1])]
+
+    monkeypatch.setattr(round_metrics, "open_trackers", open_trackers)
+    with make_metrics(ObjectStore(), 1) as metrics:
+        rounds = ((1, 2), True), ((3, 4), False), ((5, 6), False), ((7, 8), True), ((9, 10), True)
+        for steps, is_writer in rounds:
+            train_round(metrics, *steps)
+            metrics.end_round(is_writer=is_writer)
+
+    assert runs == [0, 6]
+    assert [(one.points, one.closed) for one in destinations] == [([1, 2, 2], True), ([7, 8, 8, 9, 10, 10], True)]
+
+
+def test_trackers_that_are_still_closing_are_closed_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = threading.Event()
+    destination = Destination(write=lambda _: answers.wait(ENDLESS_SECONDS))
+    monkeypatch.setattr(round_metrics, "open_trackers", lambda *_: [TrackerThread("server", destination)])
+    monkeypatch.setattr(tracker, "CLOSE_SECONDS", 0.01)
+    with make_metrics(ObjectStore(), 1) as metrics:
+        for first, is_writer in ((1, True), (2, False), (3, False)):
+            train_round(metrics, first)
+            metrics.end_round(is_writer=is_writer)
+
+    assert caplog.messages == ["last metrics not sent tracker=server"]
+    answers.set()
 
 
 def test_a_store_that_does_not_respond_costs_the_lines_of_a_round(monkeypatch: pytest.MonkeyPatch) -> None:

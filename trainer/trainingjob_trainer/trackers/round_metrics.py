@@ -27,7 +27,8 @@ class KeptLine(NamedTuple):
 class RoundMetrics:
     """Keeps the lines of a replica until its round ends. It writes them if the replica is the one that saves the round.
 
-    Trackers stay open from the first round that this replica writes.
+    Trackers stay open while this replica writes each round. They close once another one writes: of two that are open,
+    one would hide the points of the other, or mix them.
 
     Raises:
         UntrustedFileError: a file of metrics or of a tracker is not one of this project.
@@ -42,7 +43,8 @@ class RoundMetrics:
         self._kept: list[KeptLine] = []
         self._is_round_over = False
         self._writer: MetricsWriter | None = None  # None: the round is not over, or another replica writes it
-        self._trackers: list[TrackerThread] | None = None  # None: this replica has written no round
+        self._trackers: list[TrackerThread] | None = None  # None: this replica did not write the newest round
+        self._closing: list[TrackerThread] = []
 
     def __enter__(self) -> Self:
         return self
@@ -51,7 +53,7 @@ class RoundMetrics:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.begin_round()
-        close_trackers(self._trackers or ())
+        close_trackers([*self._closing, *(self._trackers or ())])
 
     def begin_round(self) -> None:
         """Close the files: another replica may write the next round."""
@@ -64,6 +66,7 @@ class RoundMetrics:
         """Write the lines of a round if this replica is its writer; drop them otherwise."""
         kept, self._kept, self._is_round_over = self._kept, [], True
         if not is_writer:
+            self._begin_close_trackers()
             return
         try:
             self._writer = self._open(kept)
@@ -99,6 +102,13 @@ class RoundMetrics:
             self._kept.append(KeptLine(step, write))
         elif self._writer:
             write(self._writer)
+
+    def _begin_close_trackers(self) -> None:
+        """Close the trackers in their threads: the next round must not wait for a slow one."""
+        for tracker in self._trackers or ():
+            tracker.begin_close()
+        self._closing = [tracker for tracker in (*self._closing, *(self._trackers or ())) if not tracker.is_closed]
+        self._trackers = None
 
     def _open(self, kept: Sequence[KeptLine]) -> MetricsWriter:
         if self._trackers is None:  # they show the steps that other replicas wrote before the first one of these

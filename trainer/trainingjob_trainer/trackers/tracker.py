@@ -121,6 +121,11 @@ class TrackerThread:
             self._points.append(point)
             self._changed.notify()
 
+    @property
+    def is_closed(self) -> bool:
+        """Return whether the thread has ended."""
+        return not self._thread.is_alive()
+
     def begin_close(self) -> None:
         """Let the thread send all queued points, close the tracker and end."""
         with self._changed:
