@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from tests.support.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_agent.trainer_protocol import StartWorld, TraceOrder
+from trainingjob_api.inspection import TRACE_WRITTEN
 from trainingjob_trainer.monitoring import step_profiler
 from trainingjob_trainer.monitoring.control_signals import ControlSignals
 from trainingjob_trainer.monitoring.step_profiler import RUNS, StepProfiler
@@ -64,11 +66,15 @@ def test_windows_recur(tmp_path: Path) -> None:
     ]
 
 
-def test_a_world_that_begins_or_ends_inside_a_window_traces_its_part(tmp_path: Path) -> None:
+def test_a_world_that_begins_or_ends_inside_a_window_traces_its_part(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     train(profiler_of(tmp_path, startStep=2, numSteps=6), 4, 5)
 
     run = "step-000000004.g1"
     assert steps_in(tmp_path, run) == [4, 5]
+    assert caplog.messages[-1] == TRACE_WRITTEN.format(name=run, steps="4-5", folder=tmp_path / "profiles")
 
 
 @pytest.mark.parametrize(("hosts", "count"), [("first", 0), ("all", 1)])

@@ -58,6 +58,7 @@ class StepProfiler:
         member = start.world.members[start.process]
         self._host = f"slice-{member.slice}-host-{member.host}"
         self._trace: _Trace | None = None
+        self._newest_step = 0
         self._writer: threading.Thread | None = None
 
     def __enter__(self) -> Self:
@@ -67,6 +68,7 @@ class StepProfiler:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None and self._trace:
+            self._trace.last = self._newest_step  # the world ends before the last step of the trace
             self._finish(self._trace)
         if self._writer:
             self._writer.join(CLOSE_SECONDS)
@@ -94,6 +96,7 @@ class StepProfiler:
 
     def end_step(self, step: int, newest: Any) -> None:
         """End the trace whose last step this is. `newest` are arrays of the step."""
+        self._newest_step = step
         if self._trace and step >= self._trace.last:
             jax.block_until_ready(newest)
             self._finish(self._trace)
