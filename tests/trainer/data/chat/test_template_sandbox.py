@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from jinja2.exceptions import TemplateError
 
-from trainingjob_trainer.data.chat import template_limits, template_sandbox
+from trainingjob_trainer.data.chat import template_limits, template_sandbox, template_values
 from trainingjob_trainer.data.chat.chat_template import ChatTemplate, ChatTemplateError
 from trainingjob_trainer.data.chat.template_sandbox import TemplateSandbox
 
@@ -13,7 +13,53 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 LOOP = "{% for i in range(9999) %}"
 ENDLESS = "loops without end, or makes too much text. Correct the template, or remove the conversation"
 TOO_LARGE = "makes a value of more than 10,000,000 characters"
+TOO_MANY = "compares or writes a value of more than 200,000 items"
+
+
+def nest(*values: str) -> str:
+    """Return a template whose variables `n.x` and `n.y` hold 2^60 items, of which 60 are different."""
+    changes = "".join(f"{{% set {value} %}}" for value in values or ("n.x = [n.x, n.x]",))
+    return f"{{% set n = namespace(x=(), y=()) %}}{{% for i in range(60) %}}{changes}{{% endfor %}}"
+
+
+TUPLES, PAIR = nest("n.x = (n.x, n.x)"), nest("n.x = [n.x, n.x]", "n.y = [n.y, n.y]")
+LARGE = "{% set a = 'x' * 9000000 %}"
+MACRO = "{% set m = namespace(x=1) %}{% macro g() %}{% set m.x = varargs %}{% endmacro %}"
 WORK: dict[str, tuple[str, str]] = {
+    "text of a list that holds another twice": (nest() + "{{ n.x }}", TOO_MANY),
+    "text of an object": (nest("n.x = {'a': n.x, 'b': n.x}") + "{{ n.x }}", TOO_MANY),
+    "text of items": (nest() + "{{ {'a': n.x}.items() }}", TOO_MANY),
+    "text of the arguments of a macro": (
+        MACRO + "{% for i in range(60) %}{{ g([m.x], [m.x]) }}{% endfor %}{{ m.x }}",
+        TOO_MANY,
+    ),
+    "a joined text of such a list": (nest() + "{{ n.x ~ 'a' }}", TOO_MANY),
+    "a formatted list": (nest() + "{{ '%s' % n.x }}", TOO_MANY),
+    "JSON of such a list": (nest() + "{{ n.x | tojson }}", TOO_MANY),
+    "the filter string": (nest() + "{{ n.x | string }}", TOO_MANY),
+    "the filter upper": (nest() + "{{ n.x | upper }}", TOO_MANY),
+    "the filter join": (nest() + "{{ n.x | join }}", TOO_MANY),
+    "the filter sort": (nest() + "{{ n.x | sort }}", TOO_MANY),
+    "a test of its letters": (nest() + "{{ n.x is lower }}", TOO_MANY),
+    "a comparison of such lists": (PAIR + "{{ n.x == n.y }}", TOO_MANY),
+    "a chain of comparisons": (PAIR + "{{ n.x == n.y == 1 }}", TOO_MANY),
+    "a test of such lists": (PAIR + "{{ n.x is eq(n.y) }}", TOO_MANY),
+    "a search in such a list": (PAIR + "{{ n.x in [n.y] }}", TOO_MANY),
+    "the place in such a list": (PAIR + "{{ [n.y].index(n.x) }}", TOO_MANY),
+    "a tuple as a key": (TUPLES + "{{ {n.x: 1} }}", TOO_MANY),
+    "a tuple as an index": (TUPLES + "{{ {}[n.x] }}", TOO_MANY),
+    "a tuple as the key to get": (TUPLES + "{{ {}.get(n.x) }}", TOO_MANY),
+    "a tuple as a key of a list of pairs": (TUPLES + "{{ dict([(n.x, 1)]) }}", TOO_MANY),
+    "one text many times in a list": (LARGE + "{{ [a] * 10000 }}", TOO_LARGE),
+    "one text many times in items": (LARGE + "{{ ([a] * 10000) | select | join }}", TOO_LARGE),
+    "one text many times in an object": ("{{ ('%(a)s' * 100000) % {'a': 'x' * 1000000} }}", TOO_LARGE),
+    "equal texts in loops": (
+        LARGE + "{% set b = a ~ 'x' %}{% set a = a ~ 'x' %}" + LOOP + "{% if a == b %}{% endif %}{% endfor %}",
+        ENDLESS,
+    ),
+    "searched texts in loops": (LARGE + LOOP + "{% if 'xy' in a %}{% endif %}{% endfor %}", ENDLESS),
+    "counted texts in loops": (LARGE + LOOP + "{% if a.count('xy') %}{% endif %}{% endfor %}", ENDLESS),
+    "words in loops": (LARGE + LOOP + "{% if (a | wordcount) == 2 %}{% endif %}{% endfor %}", ENDLESS),
     "nested loops": (LOOP * 3 + "{% endfor %}" * 3, ENDLESS),
     "text in loops": (LOOP * 2 + "x" * 1000 + "{% endfor %}" * 2, ENDLESS),
     "text in loops that is kept": (
@@ -118,7 +164,19 @@ EQUAL: dict[str, tuple[str, str]] = {
     "operators": ("{{ 2 ** 3 * 2 + 1 }}{{ '%s-%03d' % ('a', 7) }}", "17a-007"),
     "filters": ("{{ 'a' | replace('a', 'b') | indent }}{{ ['x', 'y'] | join(', ') }}", "bx, y"),
     "undefined": ("{{ tools or 'none' }}{{ nothing }}{{ messages[0].name is defined }}", "noneFalse"),
+    "a generator is true and has no length": (
+        "{% if [] | select %}a{% endif %}{{ [1, 2] | select | list }}{{ [2, 1] | select | sort }}",
+        "a[1, 2][1, 2]",
+    ),
+    "comparisons": (
+        "{{ 1 < 2 <= 2 }}{{ 'a' in 'ba' }}{{ 3 not in [1] }}{{ nothing == 'a' }}{{ 'a' in nothing }}{{ 1 != 2 }}",
+        "TrueTrueTrueFalseFalseTrue",
+    ),
+    "comparisons of lists": ("{{ 2 in [1, 2] | select }}{{ (1,) >= (2,) }}{{ 'a' is in(['a']) }}", "TrueFalseTrue"),
+    "objects": ("{{ {('a', 1): 2}[('a', 1)] }}{{ dict([('a', 1)]).a }}{{ {'a': [1, {}]} }}", "21{'a': [1, {}]}"),
+    "targets": ("{% for a, b in [(1, 2)] %}{% set c, d = b, a %}{{ c }}{{ d }}{% endfor %}", "21"),
     "macros": ("{% macro f(a) %}<{{ a }}>{% endmacro %}{{ f(messages[0].content) }}", "<hi>"),
+    "a namespace does not show its values": ("{{ namespace(a=1) }}", "<Namespace>"),
     "namespaces": (
         "{% set n = namespace(a=1) %}{% for i in [1, 2] %}{% set n.a = n.a + i %}{% endfor %}{{ n.a }}",
         "4",
@@ -149,9 +207,25 @@ def test_the_cost_of_a_value_is_its_size(value: Any) -> None:
     assert sandbox.cost == template_limits.STEP_COST + size
 
 
+def test_the_size_of_indented_json_is_checked_before_it_is_made() -> None:
+    value: list[Any] = [1] * 999
+    for _ in range(200):
+        value = [value]
+
+    with pytest.raises(template_limits.BudgetError, match=TOO_LARGE):
+        template_values.to_json(value, indent=99)
+    assert len(template_values.to_json(value)) == 3 * 999 + 400
+
+
 def test_invalid_templates_are_described() -> None:
     with pytest.raises(ChatTemplateError, match="is not a valid Jinja template: line 2: "):
         ChatTemplate("a\n{% for %}", {})
     with pytest.raises(ChatTemplateError, match="nested too deeply"):
         ChatTemplate("{{ " + "(" * 9999 + "1" + ")" * 9999 + " }}", {})
+    with pytest.raises(ChatTemplateError, match=r": keyword argument repeated: a$"):
+        ChatTemplate("{{ f(a=1, a=2) }}", {})
+    with pytest.raises(ChatTemplateError, match=r": too many statically nested blocks$"):
+        ChatTemplate("{% for m in messages %}" * 25 + "{% endfor %}" * 25, {})
+    with pytest.raises(ChatTemplateError, match="is not a valid Jinja template: Exceeds the limit"):
+        ChatTemplate("{{ " + "9" * 5000 + " }}", {})
     assert issubclass(template_limits.BudgetError, TemplateError)

@@ -38,8 +38,11 @@ class ChatTemplate:
             self._template = self._sandbox.from_string(source)
         except TemplateSyntaxError as error:
             raise ChatTemplateError(f"is not a valid Jinja template: line {error.lineno}: {error.message}") from error
-        except RecursionError as error:
+        except (RecursionError, MemoryError) as error:
             raise ChatTemplateError("is not a valid Jinja template: it is nested too deeply") from error
+        except (SyntaxError, ValueError) as error:  # of Python, to which Jinja compiles it
+            reason = error.msg if isinstance(error, SyntaxError) else str(error)
+            raise ChatTemplateError(f"is not a valid Jinja template: {reason}") from error
 
     def render(self, messages: Sequence[Message], tools: Tools = None, *, add_generation_prompt: bool = False) -> str:
         """Return the text of a conversation, as `apply_chat_template` of `transformers` renders it.

@@ -1,6 +1,5 @@
 """Limits of what a chat template may compute: checked before the result is made, where it may be much larger."""
 
-import json
 import re
 from collections.abc import Callable
 from functools import wraps
@@ -32,15 +31,6 @@ def bounded_range(*bounds: int) -> range:
     if len(found) > MAX_RANGE:
         raise BudgetError(f"uses a range of more than {MAX_RANGE:,} numbers")
     return found
-
-
-def to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:  # noqa: FBT001, FBT002  as in transformers
-    """Return JSON as `transformers` writes it: without HTML escapes."""
-    indent = options.pop("indent", None)
-    if isinstance(indent, str) or (indent or 0) > MAX_INDENT:
-        raise SecurityError(f"indents JSON by more than {MAX_INDENT} blanks")
-    known = {key: options[key] for key in ("separators", "sort_keys") if key in options}
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **known)
 
 
 def checked(function: Callable[..., Any], check: Callable[..., None]) -> Callable[..., Any]:
