@@ -78,6 +78,13 @@ DATA_MUTATIONS = (
         (f"{TESTS}/test_damaged_tables.py",),
     ),
     Mutation(
+        "a link in a volume puts the variables of a pod into its dataset",
+        "trainer/trainingjob_agent/shared_files.py",
+        "        if _is_of_pod(real) and not",
+        "        if _is_of_pod(os.path.abspath(path)) and not",
+        (f"{TESTS}/test_unreadable_files.py", "tests/trainer/huggingface/test_tokenizer_files.py"),
+    ),
+    Mutation(
         "values outside of a damaged Arrow file are read",
         f"{SOURCES}/tables.py",
         "    check_offsets(values)\n    if _holds",

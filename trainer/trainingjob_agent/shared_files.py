@@ -13,13 +13,16 @@ import os
 import re
 import stat
 from collections.abc import Iterable
-from io import FileIO
+from io import BufferedReader, FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 APPENDED = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+POD_FOLDERS = ("/proc", "/sys", "/dev", "/etc", "/run/secrets", "/var/run/secrets")
+"""Folders of the pod with its variables, credentials and devices. No volume of a job is mounted there."""
+SHARED_MEMORY = "/dev/shm"  # noqa: S108  # a folder whose files only this job writes
 NUMBER_PATTERN = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
 MAX_JSON_BYTES = 64 << 20
 """Maximum bytes of a JSON record: enough for the names and hashes of half a million files."""
@@ -42,6 +45,40 @@ def open_untrusted(path: Path) -> FileIO:
         OSError: the file cannot be opened.
     """
     return _open(path.name, str(path), None)
+
+
+def open_linked(path: Path) -> BinaryIO:
+    """Open a foreign file for reading, also through links, unless a link leads to a file of the pod.
+
+    A writer of a volume could otherwise make a job copy its tokens and variables to a folder that others read.
+
+    Raises:
+        UntrustedFileError: the path is not a regular file, or a link leads to a folder of `POD_FOLDERS`.
+        OSError: the file cannot be opened.
+    """
+    file: BinaryIO = BufferedReader(FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb"))
+    try:
+        real = _find_opened(file, path)
+        if _is_of_pod(real) and not _is_of_pod(os.path.abspath(path)):  # noqa: PTH100  # links are not followed
+            raise UntrustedFileError(f"is a link to {real}, which belongs to the pod")
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise UntrustedFileError("is not a regular file")
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _find_opened(file: BinaryIO, path: Path) -> str:
+    """Return the path of an open file without links. Links of the path itself may have changed meanwhile."""
+    try:
+        return os.readlink(f"/proc/self/fd/{file.fileno()}")  # noqa: PTH115  # not a path of a file system
+    except OSError:  # another system than Linux, where pods do not run
+        return os.path.realpath(path)
+
+
+def _is_of_pod(path: str) -> bool:
+    return any(Path(path).is_relative_to(folder) for folder in POD_FOLDERS) and not path.startswith(SHARED_MEMORY)
 
 
 def open_appending(path: Path) -> FileIO:

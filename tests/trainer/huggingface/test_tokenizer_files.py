@@ -1,6 +1,8 @@
 """A model's folder: its special tokens begin and end documents, and its chat template is found."""
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,11 @@ from tests.support.trainer.texts import fail, grow, make_tokenizer
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.tokenizer import Tokenizer
 from trainingjob_trainer.data.tokenizers import DocumentEncoder
-from trainingjob_trainer.huggingface.tokenizer_files import read_chat_template, read_tokenizer_files
+from trainingjob_trainer.huggingface.tokenizer_files import (
+    list_published_files,
+    read_chat_template,
+    read_tokenizer_files,
+)
 
 WORDS = ("the", "cat", "<unk>", "<s>", "</s>")
 
@@ -135,6 +141,7 @@ BAD_FOLDERS: dict[str, tuple[dict[str, Any], str]] = {
         "has no chat template: neither chat_template.jinja, nor `chat_template` in tokenizer_config.json",
     ),
     "a template of other kind": ({"tokenizer_config.json": {"chat_template": 1}}, "has no chat template"),
+    "a template that is nested too deeply": ({"chat_template.json": "[" * 99999}, "has no chat template"),
     "several templates without a default": (
         {"tokenizer_config.json": {"chat_template": NAMED[:1]}},
         "has no chat template",
@@ -177,6 +184,52 @@ def test_a_token_of_the_folder_that_is_not_in_the_vocabulary_is_named(tmp_path: 
 
     assert (error.path, error.value) == ("spec.tokenizer.endOfDocument", "<end>")
     assert str(error) == "is not a token of the tokenizer. Its special tokens: <s>, </s>."
+
+
+def test_line_breaks_of_a_template_are_those_of_every_system(tmp_path: Path) -> None:
+    grow(tmp_path, **{"a.jinja": "a\r\nb"})
+
+    found = read_chat_template(Tokenizer(chat_template={"path": str(tmp_path / "a.jinja")}))
+
+    assert found
+    assert found.source == "a\nb"
+
+
+def test_files_of_a_cache_are_read_through_links(tmp_path: Path) -> None:
+    (tmp_path / "blobs").mkdir()
+    folder = folder_of(tmp_path / "blobs", **{"1.jinja": CHATML, "tokenizer_config.json": TOKENS})
+    links = {"tokenizer.json": "-> ../blobs/tokenizer.json", "chat_template.jinja": "-> ../blobs/1.jinja"}
+    tokenizer = tokenizer_of(grow(tmp_path / "snapshot", **links))
+
+    assert list_published_files(tokenizer) == {
+        "tokenizer.json": (folder / "tokenizer.json").read_bytes(),
+        "chat_template.jinja": CHATML.encode(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("tokenizer.json", read_tokenizer_files),
+        ("tokenizer_config.json", read_tokenizer_files),
+        ("tokenizer_config.json", read_chat_template),
+        ("chat_template.jinja", read_chat_template),
+        ("chat_template.jinja", list_published_files),
+        ("a.jinja", read_chat_template),
+        ("a.jinja", list_published_files),
+    ],
+)
+def test_links_to_files_of_the_pod_are_not_read(tmp_path: Path, name: str, read: Callable[[Tokenizer], object]) -> None:
+    """Otherwise its variables would be in the checkpoint folder, where others may read them."""
+    folder = folder_of(tmp_path)
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to("/proc/self/environ")
+    template = {"chat_template": {"path": str(folder / name)}} if name == "a.jinja" else {}
+
+    error = fail(lambda: read(tokenizer_of(folder, **template)))
+
+    assert f"is a link to /proc/{os.getpid()}/environ, which belongs to the pod" in str(error)
+    assert error.fatal
 
 
 BAD_TEMPLATES: dict[str, tuple[str, bytes, str]] = {

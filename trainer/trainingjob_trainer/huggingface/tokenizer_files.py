@@ -2,9 +2,11 @@
 
 import json
 from dataclasses import dataclass, field
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
+from trainingjob_agent.shared_files import UntrustedFileError, open_linked
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.tokenizer import HUGGING_FACE, SENTENCE_PIECE, Tokenizer
 from trainingjob_trainer.runtime.errors import TrainingError, is_permanent
@@ -75,12 +77,14 @@ def read_chat_template(tokenizer: Tokenizer) -> TemplateFile | None:  # None: th
         path = tokenizer.chat_template.path
         unread = TemplateFile("", "spec.tokenizer.chatTemplate.path", path)
         try:
-            text = Path(path).read_text("utf-8-sig")
+            text = _read_text(Path(path))
         except OSError as error:
             message = f"the template cannot be read: {error.strerror}. It must be a file that every host sees."
             raise unread.error(message, error) from error
         except UnicodeDecodeError as error:
             raise unread.error(f"must be UTF-8 text, but byte {error.start} is not.") from error
+        except UntrustedFileError as error:
+            raise unread.error(f"{error}. Write the template into a file.") from error
         source = text if not path.endswith(".json") else _find_template(text)
         if source is None:
             raise unread.error(f"must be a JSON object with the field `{TEMPLATE_FIELD}`, or a .jinja file.")
@@ -117,15 +121,19 @@ def list_published_files(tokenizer: Tokenizer) -> dict[str, bytes]:
 
     Raises:
         OSError: a file cannot be read.
-        TrainingError: the template of the spec cannot be read.
+        TrainingError: a file is not of the tokenizer, or the template of the spec cannot be read.
     """
     files: dict[str, bytes] = {}
     if tokenizer.path is not None:
         path = Path(tokenizer.path)
-        if tokenizer.type == HUGGING_FACE:
-            files = {name: (path / name).read_bytes() for name in FOLDER_FILES if (path / name).is_file()}
-        else:
-            files = {published_name(tokenizer): path.read_bytes()}
+        names = [name for name in FOLDER_FILES if (path / name).is_file()]
+        places = {name: path / name for name in names}
+        if tokenizer.type != HUGGING_FACE:
+            places = {published_name(tokenizer): path}
+        try:
+            files = {name: _read_file(place) for name, place in places.items()}
+        except UntrustedFileError as error:
+            raise tokenizer_error(tokenizer, f"a file {error}. Copy the file of the tokenizer.", error) from error
     if tokenizer.chat_template is not None and (template := read_chat_template(tokenizer)):
         files[TEMPLATE_FILE] = template.source.encode()
     return files
@@ -136,11 +144,11 @@ def _find_in_folder(tokenizer: Tokenizer, folder: Path) -> TemplateFile:
     place = field, value or ""
     try:
         if (file := folder / TEMPLATE_FILE).is_file():
-            return TemplateFile(file.read_text("utf-8-sig"), *place)
+            return TemplateFile(_read_text(file), *place)
         for name in (TEMPLATE_JSON_FILE, CONFIG_FILE):
-            if (file := folder / name).is_file() and (source := _find_template(file.read_text("utf-8-sig"))):
+            if (file := folder / name).is_file() and (source := _find_template(_read_text(file))):
                 return TemplateFile(source, *place)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise tokenizer_error(tokenizer, f"{file.name} cannot be read: {error}.", error) from error
     message = (
         f"has no chat template: neither {TEMPLATE_FILE}, nor `{TEMPLATE_FIELD}` in {CONFIG_FILE}. Set "
@@ -153,7 +161,7 @@ def _find_template(text: str) -> str | None:
     """Return the template of a JSON file; of several, the one named `default`."""
     try:
         content = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     found = content.get(TEMPLATE_FIELD) if isinstance(content, dict) else None
     if isinstance(found, list):
@@ -166,7 +174,9 @@ def _read_tokenizer(tokenizer: Tokenizer) -> bytes:
     path = Path(tokenizer.path or "")
     file = path / TOKENIZER_FILE if tokenizer.type == HUGGING_FACE else path
     try:
-        return file.read_bytes()
+        return _read_file(file)
+    except UntrustedFileError as error:
+        raise tokenizer_error(tokenizer, f"{file} {error}. Copy the file of the tokenizer.", error) from error
     except OSError as error:
         if tokenizer.type == HUGGING_FACE:
             message = (
@@ -182,10 +192,20 @@ def _read_tokenizer(tokenizer: Tokenizer) -> bytes:
         raise tokenizer_error(tokenizer, message, error) from error
 
 
+def _read_file(file: Path) -> bytes:
+    with open_linked(file) as content:
+        return content.read()
+
+
+def _read_text(file: Path) -> str:
+    with TextIOWrapper(open_linked(file), "utf-8-sig") as content:
+        return content.read()
+
+
 def _read_json(tokenizer: Tokenizer, file: Path) -> dict[str, Any]:
     """Return the object of a JSON file of a folder; empty if the folder lacks it."""
     try:
-        content = json.loads(file.read_text("utf-8-sig"))
+        content = json.loads(_read_text(file))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:

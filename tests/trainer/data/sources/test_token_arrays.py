@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support.trainer.texts import fail, find, grow, index_of
+from trainingjob_trainer.data.sources import source_files
 from trainingjob_trainer.data.sources.readers import tokens as reader
 from trainingjob_trainer.data.token_cache import JobDatasets
 
@@ -216,7 +217,7 @@ def test_an_array_that_is_cut_while_it_is_read_is_read_again(
 ) -> None:
     grow(tmp_path, **{"a.bin": raw(IDS)})
     (file,) = find(tmp_path, format="tokens", pattern="*", tokens={"dtype": "uint16"}).files
-    monkeypatch.setattr(Path, "open", lambda *_: CutFile(raw(IDS), num_bytes))
+    monkeypatch.setattr(source_files, "open_linked", lambda _: CutFile(raw(IDS), num_bytes))
 
     error = fail(lambda: list(reader.read_documents(file)))
 

@@ -15,8 +15,10 @@ from pyarrow import parquet
 from tests.support.trainer.texts import fail, find, grow, make_tokenizer
 from trainingjob_api.spec.tokenizer import Tokenizer
 from trainingjob_trainer.data.preparation.listed_files import list_file
+from trainingjob_trainer.data.sources import source_files
 from trainingjob_trainer.data.sources.readers import read_documents
 from trainingjob_trainer.data.tokenizers import DocumentEncoder
+from trainingjob_trainer.huggingface import tokenizer_files
 from trainingjob_trainer.huggingface.tokenizer_files import read_chat_template
 
 ERRORS = {
@@ -72,7 +74,7 @@ def test_a_read_that_fails_is_tried_again_if_the_volume_may_recover(
 ) -> None:
     grow(tmp_path, **{f"a.{name}": FILES[name]})
     (file,) = find(tmp_path, format=name, pattern="*").files
-    monkeypatch.setattr(Path, "open", lambda *_: FailingFile(FILES[name], number))
+    monkeypatch.setattr(source_files, "open_linked", lambda _: FailingFile(FILES[name], number))
 
     error = fail(lambda: list(read_documents(file)))
 
@@ -123,9 +125,53 @@ def test_tokenizer_files_are_read_again_if_the_volume_may_recover(
         {"type": "huggingFace", "path": str(tmp_path), "chatTemplate": {"path": str(tmp_path / "chat.jinja")}}
     )
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "read_bytes", refuse(number))
-        patched.setattr(Path, "read_text", refuse(number))
+        patched.setattr(tokenizer_files, "open_linked", refuse(number))
         errors = [fail(partial(DocumentEncoder, tokenizer, 300)) for tokenizer in tokenizers]
         errors.append(fail(lambda: read_chat_template(template)))
 
     assert [error.fatal for error in errors] == [fatal] * 3
+
+
+LINKS: dict[str, tuple[str, str]] = {
+    "variables": ("/proc/self/environ", f"/proc/{os.getpid()}/environ"),
+    "a file of the image": ("/etc/passwd", "/etc/passwd"),
+}
+
+
+@pytest.mark.parametrize(("target", "real"), LINKS.values(), ids=LINKS)
+@pytest.mark.parametrize("name", ["jsonl", "array_record"])
+def test_links_to_files_of_the_pod_are_not_read(tmp_path: Path, name: str, target: str, real: str) -> None:
+    """Otherwise a writer of the volume would get the tokens and variables of a job, in its dataset."""
+    grow(tmp_path, **{f"a.{name}": f"-> {target}"})
+    (file,) = find(tmp_path, format="arrayRecord" if name == "array_record" else "jsonl", pattern="*").files
+
+    error = fail(lambda: list(read_documents(file)))
+
+    assert f"a.{name} is a link to {real}, which belongs to the pod. Leave it out with `exclude`." in str(error)
+
+
+def test_a_link_that_changes_after_the_search_is_not_followed(tmp_path: Path) -> None:
+    grow(tmp_path, **{"a.jsonl": '{"text": "a"}'})
+    (file,) = find(tmp_path, format="jsonl", pattern="*").files
+    (tmp_path / "a.jsonl").unlink()
+    (tmp_path / "a.jsonl").symlink_to("/proc/self/environ")
+
+    assert "which belongs to the pod" in str(fail(lambda: list(read_documents(file))))
+
+
+def test_a_pipe_that_replaces_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    grow(tmp_path, **{"a.jsonl": '{"text": "a"}'})
+    (file,) = find(tmp_path, format="jsonl", pattern="*").files
+    (tmp_path / "a.jsonl").unlink()
+    os.mkfifo(tmp_path / "a.jsonl")
+
+    assert "a.jsonl is not a regular file. Leave it out" in str(fail(lambda: list(read_documents(file))))
+
+
+def test_a_link_to_another_volume_and_a_path_of_the_pod_are_read(tmp_path: Path) -> None:
+    grow(tmp_path, **{"a.txt": "-> ../far/a.txt", "../far/a.txt": "far"})
+    (linked,) = find(tmp_path).files
+    (named,) = find(Path("/etc/passwd")).files
+
+    assert list(read_documents(linked)) == [b"far"]
+    assert list(read_documents(named)) == [Path("/etc/passwd").read_bytes()]

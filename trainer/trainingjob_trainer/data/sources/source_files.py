@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
+from trainingjob_agent.shared_files import UntrustedFileError, open_linked
 from trainingjob_api.data_report import MAX_EXAMPLE, Skipped, SkipReason
 from trainingjob_api.formats import find_compression
 from trainingjob_api.protocol import FailureReason
@@ -83,11 +84,13 @@ class SourceFile:
             TrainingError: the file cannot be read, or stands for one that was not fetched.
         """
         try:
-            file = open_object(self.stored) if self.stored else self.path.open("rb")
+            file = open_object(self.stored) if self.stored else open_linked(self.path)
             head = file.read(MAX_POINTER + 1)
             file.seek(0)
         except OSError as error:
             raise self.read_error(error) from error
+        except UntrustedFileError as error:
+            raise self.error(f"{error}. Leave it out with `exclude`.") from error
         if what := describe_pointer_file(head):
             file.close()
             raise self.error(f"is {what}.")
@@ -101,6 +104,7 @@ class SourceFile:
             TrainingError: an object cannot be downloaded.
         """
         if self.stored is None:
+            self.open().close()
             yield self.path
             return
         with tempfile.NamedTemporaryFile(prefix="object-") as copy:
