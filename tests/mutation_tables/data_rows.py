@@ -92,6 +92,20 @@ DATA_MUTATIONS = (
         (f"{TESTS}/test_damaged_tables.py",),
     ),
     Mutation(
+        "views outside of a damaged Arrow file are read",
+        f"{SOURCES}/tables.py",
+        "        values.validate(full=True)\n",
+        "        values.validate()\n",
+        (f"{TESTS}/test_damaged_tables.py",),
+    ),
+    Mutation(
+        "metadata of a data set expands its aliases without a limit",
+        f"{SOURCES}/hub_splits.py",
+        "Loader=BoundedLoader)",
+        "Loader=yaml.SafeLoader)",
+        (f"{TESTS}/test_hub_splits.py",),
+    ),
+    Mutation(
         "a document of ids loses the id that ends it",
         f"{SOURCES}/readers/tokens.py",
         "chunk[first : last + 1]]",

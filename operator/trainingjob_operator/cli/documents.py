@@ -16,10 +16,10 @@ import yaml
 
 from trainingjob_api.parse.parse_messages import format_value
 from trainingjob_api.spec.job import API_VERSION, GROUP, KIND
+from trainingjob_api.yaml_limits import MAX_BYTES, YAML_ERRORS, BoundedLoader
 from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.core.catalog import Catalog
-from trainingjob_operator.core.yaml_limits import MAX_BYTES, YAML_ERRORS, BoundedLoader
 from trainingjob_operator.shell.added_profiles import AddedFiles, load_catalog
 
 STDIN = "-"

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import yaml
 from pydantic import ValidationError
 
-from trainingjob_operator.core.yaml_limits import MAX_BYTES, YAML_ERRORS, BoundedLoader
+from trainingjob_api.yaml_limits import MAX_BYTES, YAML_ERRORS, BoundedLoader
 
 type Table = Literal["accelerators", "presets", "podProfiles"]
 """Name of a table, which is that of the chart's value."""

@@ -47,6 +47,12 @@ def test_metadata_names_the_files_of_a_split(configuration: str | None, split: s
     assert find_split_files(FILES, README, configuration, split) == want
 
 
+def expand(form: str, times: int) -> str:
+    """Return a mapping of few bytes whose last value has 9^`times` values."""
+    first = "a0: &a0 {x: 1}\n"
+    return first + "".join(f"a{n}: &a{n} {form.format(','.join([f'*a{n - 1}'] * 9))}\n" for n in range(1, times + 1))
+
+
 NAMES: dict[str, tuple[list[str], dict[str, list[int]]]] = {
     "shards": (
         [
@@ -89,6 +95,18 @@ BAD = {
         "configuration",
     ),
     "no YAML": ("---\nconfigs: [\n---\n", None, "has a README.md whose metadata is no YAML", "repository"),
+    "a name of many aliases": (
+        "---\n" + expand("[{}]", 7) + "configs: [{config_name: *a7}]\n---\n",
+        None,
+        "no YAML, or too large",
+        "repository",
+    ),
+    "merges of many aliases": (
+        "---\n" + expand("{{<<: [{}]}}", 7) + "configs: [{config_name: a}]\n---\n",
+        None,
+        "no YAML, or too large",
+        "repository",
+    ),
     "no mapping": ("---\nconfigs: [1]\n---\n", None, "a configuration that is no mapping", "repository"),
     "broken braces": (
         "---\nconfigs: [{config_name: a, data_files: '{9..1}.jsonl'}]\n---\n",

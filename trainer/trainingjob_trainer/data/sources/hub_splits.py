@@ -14,6 +14,7 @@ import yaml
 from trainingjob_api.braces import BraceError
 from trainingjob_api.globs import Glob
 from trainingjob_api.spec.hub import DEFAULT_SPLIT
+from trainingjob_api.yaml_limits import YAML_ERRORS, BoundedLoader
 
 DEFAULT_CONFIGURATION = "default"
 KEYWORDS = {
@@ -70,9 +71,9 @@ def _read_configurations(readme: str) -> list[Configuration]:
     if match is None:
         return []
     try:
-        metadata = yaml.safe_load(match[1])
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise HubMetadataError("has a README.md whose metadata is no YAML.", "repository") from error
+        metadata = yaml.load(match[1], Loader=BoundedLoader)  # noqa: S506  # a safe loader
+    except YAML_ERRORS as error:
+        raise HubMetadataError("has a README.md whose metadata is no YAML, or too large.", "repository") from error
     given = metadata.get("configs") if isinstance(metadata, dict) else None
     return [_read_configuration(entry) for entry in given] if isinstance(given, list) else []
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from trainingjob_operator.core.yaml_limits import MAX_BYTES, MAX_DEPTH, YAML_ERRORS, BoundedLoader
+from trainingjob_api.yaml_limits import MAX_BYTES, MAX_DEPTH, YAML_ERRORS, BoundedLoader
 
 
 def nest(kind: str, times: int, each: int) -> str:
