@@ -194,6 +194,16 @@ UNSUPPORTED: dict[str, tuple[str, dict[str, Any], str]] = {
         {"sliding_window": None},
         "config.json: `sliding_window` is missing.",
     ),
+    "positions of full layers that are a text": (
+        "gemma3_text",
+        {"rope_parameters": {"full_attention": "default"}},
+        'config.json: `rope_parameters.full_attention` is "default", and must be an object.',
+    ),
+    "positions of layers with a window that are null": (
+        "gemma3_text",
+        {"rope_parameters": {"full_attention": {"rope_theta": 1e6}, "sliding_attention": None}},
+        "config.json: `rope_parameters.sliding_attention` is null, and must be an object.",
+    ),
     "chunks in layers without positions": (
         "llama4_text",
         {"layer_types": ["chunked_attention"] * 4},
@@ -235,6 +245,7 @@ def test_a_value_of_another_kind_is_an_error_that_names_the_field(name: str, cha
     [
         ("mixtral", {"num_experts_per_tok": 0}, ("experts", "perToken")),
         ("mixtral", {"num_local_experts": [4]}, ("experts", "count")),
+        ("mixtral", {"num_local_experts": 10**400}, ("experts", "count")),
         ("gpt2", {"n_embd": {}, "n_inner": None}, ("embedDim",)),
     ],
 )

@@ -108,6 +108,19 @@ def test_documents_are_the_same_in_all_formats(tmp_path: Path) -> None:
     assert len(set(documents)) == 1
 
 
+def nest(depth: int) -> list[Any]:
+    """Return lists in each other."""
+    return [nest(depth - 1)] if depth else []
+
+
+def test_lists_in_a_record_may_be_nested(tmp_path: Path) -> None:
+    messages = [CHAT[0] | {"x": nest(90)}]
+
+    assert read(tmp_path, "jsonl", write_jsonl([{"messages": messages}]), messages="messages") == [
+        {"messages": messages}
+    ]
+
+
 BAD_RECORDS: dict[str, tuple[Any, str]] = {
     "an empty list": ([], "line 1: `messages` must have a message or more, but is empty."),
     "a text": ("hi", "line 1: `messages` must be a list of messages, but is a string."),
@@ -132,6 +145,7 @@ BAD_RECORDS: dict[str, tuple[Any, str]] = {
     "a role of another format": (say("human: hi"), 'but is "human". Nearest legal value: user.'),
     "a role in capitals": (say("User: hi"), 'but is "User". Nearest legal value: user.'),
     "NUL": (say("user: a\0b"), "`messages` must not contain NUL characters."),
+    "lists in lists": ([CHAT[0] | {"x": nest(600)}], "must not nest lists and objects more than 100 levels deep."),
     "half of a surrogate pair": (say("user: \ud800"), "`messages` must be valid Unicode"),
 }
 

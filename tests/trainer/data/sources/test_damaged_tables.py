@@ -106,6 +106,28 @@ def test_messages_outside_of_the_file_are_rejected(tmp_path: Path, kind: str, ba
     )
 
 
+VIEWS: dict[str, tuple[pa.Array, tuple[int, ...], tuple[int, ...]]] = {
+    "a list": (pa.array([["a"] * 7919, ["b"] * 5], pa.list_view(pa.string())), (0, 7919), (0, 1 << 28)),
+    "a text": (pa.array(["q" * 7919, "b"], pa.string_view()), (7919, 0x71717171), (1 << 30, 0x71717171)),
+}
+
+
+@ARROW
+@pytest.mark.parametrize(("column", "good", "bad"), VIEWS.values(), ids=VIEWS)
+def test_views_outside_of_the_file_are_rejected(
+    tmp_path: Path, kind: str, column: pa.Array, good: tuple[int, ...], bad: tuple[int, ...]
+) -> None:
+    """A read of them ends the process."""
+    columns = {"role": pa.array(["user", "assistant"]), "content": pa.array(["a", "b"]), "more": column}
+    messages = pa.StructArray.from_arrays(list(columns.values()), list(columns))
+    whole = write_whole(kind, pa.table({"messages": pa.ListArray.from_arrays([0, 1, 2], messages)}))
+
+    assert len(read(tmp_path / "whole", "arrow", whole, messages="messages")) == 2
+    assert "a.arrow must be complete Arrow data, but cannot be read" in str(
+        fail(lambda: read(tmp_path, "arrow", replace(whole, "<2i", good, bad), messages="messages"))
+    )
+
+
 @pytest.mark.parametrize(("name", "write"), WRITERS.values(), ids=WRITERS)
 def test_a_table_without_conversations_has_no_documents(tmp_path: Path, name: str, write: Callable[..., bytes]) -> None:
     table = pa.table({"messages": pa.array(CONVERSATIONS)[:0]})

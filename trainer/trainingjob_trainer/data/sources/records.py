@@ -20,6 +20,8 @@ CHOSEN, REJECTED = "chosen", "rejected"
 ROLES = get_args(MessageRole)
 OTHER_ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant", "function": "tool"}
 """Roles of other data formats, and what they are called here."""
+MAX_DEPTH = 100
+"""Levels of lists and objects in a record."""
 KINDS = {dict: "an object", list: "a list", str: "a string", bool: "true or false", int: "a number", float: "a number"}
 
 type FindValue = Callable[[str, str], Any]
@@ -79,8 +81,7 @@ def make_document(file: SourceFile, place: str, values: Mapping[str, Any]) -> by
             raise file.error(f"{where} must be a list of messages, as `{names[CHOSEN]}` is, but is a string.")
     text = values[COLUMN] if COLUMN in values else json.dumps(values, ensure_ascii=False)
     where = f"{place}: `{'`, `'.join(names.values())}`"
-    if has_nul(values):
-        raise file.error(f"{where} must not contain NUL characters.")
+    _check_texts(file, where, values)
     try:
         return str(text).encode()
     except UnicodeEncodeError as error:
@@ -137,13 +138,22 @@ def _check_message(file: SourceFile, where: str, message: Any) -> None:
         raise file.error(f"{where}: `role` must be one of {', '.join(ROLES)}, but is {json.dumps(role)}.{nearest}")
 
 
-def has_nul(value: Any) -> bool:
-    """Return whether a text inside of a value has NUL characters."""
-    if isinstance(value, str):
-        return "\0" in value
+def _check_texts(file: SourceFile, where: str, value: Any) -> None:
+    """Raise `TrainingError` if a text inside of a value has NUL characters, or is nested too deeply to be written."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        if any(isinstance(item, str) and "\0" in item for item in level):
+            raise file.error(f"{where} must not contain NUL characters.")
+        level = [part for item in level for part in _list_parts(item)]
+        if not level:
+            return
+    raise file.error(f"{where} must not nest lists and objects more than {MAX_DEPTH} levels deep.")
+
+
+def _list_parts(value: Any) -> Iterable[Any]:
     if isinstance(value, Mapping):
-        return any(has_nul(item) for item in value.values())
-    return isinstance(value, Sequence) and any(has_nul(item) for item in value)
+        return value.values()
+    return value if isinstance(value, Sequence) and not isinstance(value, str) else ()
 
 
 def describe_kind(value: Any) -> str:
