@@ -1,8 +1,9 @@
 """The two forms of rotary positions in `config.json`."""
 
+import json
 from typing import Any
 
-from trainingjob_api.huggingface.config_fields import Config
+from trainingjob_api.huggingface.config_fields import Config, ConfigError
 
 PARAMETERS, SCALING = "rope_parameters", "rope_scaling"
 FULL, WINDOW = "full_attention", "sliding_attention"
@@ -14,12 +15,18 @@ def flatten_rope(config: Config) -> Config:
     """Return a `config.json` with `rope_theta` and `rope_scaling`, as most published models have it.
 
     Since version 5, `transformers` writes both into `rope_parameters`. The older form is read by all versions.
+
+    Raises:
+        ConfigError: the parameters of a kind of layer are no object.
     """
     rope = config.get(PARAMETERS)
     if not isinstance(rope, dict):
         return _without_default_scaling(dict(config))
     flat = {key: value for key, value in config.items() if key != PARAMETERS}
     if FULL in rope:  # each kind of layer has its own
+        for kind in (FULL, WINDOW):
+            if not isinstance(rope.get(kind, {}), dict):
+                raise ConfigError(f"{PARAMETERS}.{kind}", f"is {json.dumps(rope[kind])}, and must be an object.")
         flat[LOCAL_THETA] = rope.get(WINDOW, {}).get("rope_theta")
         rope = rope[FULL]
     if "rope_theta" in rope:

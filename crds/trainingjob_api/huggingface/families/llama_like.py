@@ -90,11 +90,16 @@ def common_fields(*, epsilon: float = 1e-6, theta: float = 10000.0) -> tuple[Con
     )
 
 
+MAX_COUNT = 1 << 31
+"""More experts than a model may have, and few enough to divide them."""
+
+
 def keep_all_tokens(section: Section) -> None:
     """Give experts the capacity for all tokens: published models drop none."""
     experts = section["experts"]
     count, per_token = experts.get("count"), experts.get("perToken")
-    if isinstance(count, int) and isinstance(per_token, int) and per_token > 0:  # the model rejects others
+    is_size = isinstance(count, int) and isinstance(per_token, int) and per_token > 0 and abs(count) < MAX_COUNT
+    if is_size:  # the model rejects others
         experts["capacityFactor"] = count / per_token
 
 
