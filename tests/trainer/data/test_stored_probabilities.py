@@ -132,6 +132,14 @@ def damage_ids(folder: Path) -> None:
     path.write_bytes(b"\xff" * path.stat().st_size)
 
 
+def damage_shares(folder: Path) -> None:
+    """Make one probability infinite: the exponent of a float16 alone."""
+    path, record = folder / "000003.bin", np.dtype([("ids", "<u2", (2,)), ("shares", "<f2", (2,)), ("entropy", "<f4")])
+    rows = np.frombuffer(path.read_bytes(), record).copy()
+    rows["shares"][0, 0] = np.inf
+    path.write_bytes(rows.tobytes())
+
+
 def rewrite(folder: Path, content: str) -> None:
     (folder / "index.json").write_text(content)
 
@@ -153,6 +161,12 @@ DAMAGES: dict[str, tuple[Damage, dict[str, Any], str, str]] = {
     ),
     "ids out of range": (
         damage_ids,
+        {},
+        "spec.objective.distill.probabilities.uri",
+        "ids or probabilities out of range",
+    ),
+    "an infinite probability": (
+        damage_shares,
         {},
         "spec.objective.distill.probabilities.uri",
         "ids or probabilities out of range",

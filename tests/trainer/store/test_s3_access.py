@@ -57,11 +57,16 @@ class Source(JsonHandler):
     asked: ClassVar[list[str]] = []
     status: ClassVar[int] = 200
     expires: ClassVar[str] = "2100-01-01T00:00:00Z"
+    answer: ClassVar[str] = ""
+    """What it answers instead of keys. Empty: keys."""
 
     def do_GET(self) -> None:  # noqa: N802  # the name of the library
         self.asked.append(self.headers.get("Authorization", ""))
         keys = {"AccessKeyId": "key", "SecretAccessKey": "secret", "Token": "session", "Expiration": self.expires}
-        self.send_json(keys, self.status)
+        if self.answer:
+            self.send_text(self.answer)
+        else:
+            self.send_json(keys, self.status)
 
     def do_POST(self) -> None:  # noqa: N802  # the name of the library
         form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
@@ -70,6 +75,9 @@ class Source(JsonHandler):
         body = (
             f'<A xmlns="urn:x"><Credentials>{keys}</Expiration><SessionToken>session</SessionToken></Credentials></A>'
         )
+        self.send_text(self.answer or body)
+
+    def send_text(self, body: str) -> None:
         self.send_response(self.status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -79,7 +87,7 @@ class Source(JsonHandler):
 @pytest.fixture
 def source() -> Iterator[str]:
     Source.asked.clear()
-    Source.status = 200
+    Source.status, Source.answer = 200, ""
     Source.expires = "2100-01-01T00:00:00Z"
     with serve(Source) as url:
         yield url
@@ -155,6 +163,38 @@ def test_a_source_without_its_fields_is_an_error(source: str) -> None:
     with pytest.raises(OSError, match="the source of the S3 credentials lacks") as caught:
         load_credentials({"AWS_CONTAINER_CREDENTIALS_FULL_URI": source})
     assert caught.value.errno == errno.EIO
+
+
+@pytest.mark.parametrize("variable", ["AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_ENDPOINT_URL_STS"])
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ("<html>Log in<br>", "answers with something else, which begins with '<html>Log in<br'. Check its address"),
+        ("[" * 99_999, "answers with something else"),
+        ("[]", "of the S3 credentials"),
+        ('{"Expiration": 5}', "of the S3 credentials"),
+        ("<A/>", "of the S3 credentials"),
+    ],
+)
+def test_a_source_that_answers_with_something_else_is_an_error(
+    source: str, tmp_path: Path, variable: str, answer: str, words: str
+) -> None:
+    """Of a proxy in between, for example."""
+    (tmp_path / "token").write_text("identity")
+    role = {"AWS_ROLE_ARN": "role", "AWS_WEB_IDENTITY_TOKEN_FILE": str(tmp_path / "token")}
+    environment = {variable: source} | (role if variable == "AWS_ENDPOINT_URL_STS" else {})
+    Source.answer = answer
+
+    with pytest.raises(OSError) as caught:  # noqa: PT011  # its text is compared below
+        load_credentials(environment)
+    assert words in str(caught.value)
+    assert caught.value.errno == errno.EIO
+
+
+def test_an_expiry_without_a_zone_is_in_utc(source: str) -> None:
+    Source.expires = "2100-01-01T00:00:00"
+
+    assert load_credentials({"AWS_CONTAINER_CREDENTIALS_FULL_URI": source}) == FETCHED
 
 
 def test_region_and_endpoint_come_from_the_environment() -> None:

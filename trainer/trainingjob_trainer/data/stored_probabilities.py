@@ -102,7 +102,8 @@ class StoredReader:
         records = list(map_in_flight(self._read_sequence, map(int, numbers), MAX_REQUESTS))
         rows = np.frombuffer(b"".join(records), description.record).reshape(len(numbers), L)
         ids, shares = rows["ids"].astype(np.int32), rows["shares"]
-        if (ids >= description.vocab_size).any() or not (shares >= 0).all() or not np.isfinite(rows["entropy"]).all():
+        is_finite = np.isfinite(shares).all() and np.isfinite(rows["entropy"]).all()
+        if not is_finite or (ids >= description.vocab_size).any() or (shares < 0).any():
             raise _damaged_error(self.store, self.folder, "has ids or probabilities out of range")
         return StoredRows(ids, np.ascontiguousarray(shares), np.ascontiguousarray(rows["entropy"]))
 

@@ -21,6 +21,7 @@ from trainingjob_trainer.store.retry import TransientError
 REFRESH_BEFORE = timedelta(minutes=5)
 """Time before their expiry at which credentials are replaced."""
 REQUEST_SECONDS = 10.0
+MAX_SHOWN = 15
 SESSION_NAME = "trainingjob"
 ECS_HOST = "http://169.254.170.2"
 """Address of the container endpoint that `AWS_CONTAINER_CREDENTIALS_RELATIVE_URI` is relative to."""
@@ -97,7 +98,11 @@ def _assume_role(role: str, token: str, environment: Mapping[str, str]) -> S3Cre
         "WebIdentityToken": token,
     }
     answer = _fetch("POST", url, data=query)
-    fields = {element.tag.rpartition("}")[2]: element.text or "" for element in ET.fromstring(answer).iter()}  # noqa: S314  # of AWS, over TLS
+    try:
+        tree = ET.fromstring(answer)  # noqa: S314  # of AWS, over TLS
+    except ET.ParseError as error:
+        raise _unreadable_error(answer) from error
+    fields = {element.tag.rpartition("}")[2]: element.text or "" for element in tree.iter()}
     return _from_fields(fields, "SessionToken")
 
 
@@ -110,8 +115,18 @@ def _read_container(url: str, environment: Mapping[str, str]) -> S3Credentials:
     file = environment.get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")
     token = Path(file).read_text().strip() if file else environment.get("AWS_CONTAINER_AUTHORIZATION_TOKEN", "")
     answer = _fetch("GET", url, headers={"Authorization": token} if token else {})
-    fields: Any = json.loads(answer)
-    return _from_fields(fields, "Token")
+    try:
+        fields: Any = json.loads(answer)
+    except (ValueError, RecursionError) as error:
+        raise _unreadable_error(answer) from error
+    return _from_fields(fields if isinstance(fields, dict) else {}, "Token")
+
+
+def _unreadable_error(answer: str) -> OSError:
+    """Return the error of an answer that is not that of a source, such as the login page of a proxy."""
+    begin = answer[:MAX_SHOWN].strip()  # what follows may be a secret
+    problem = f"the source of the S3 credentials answers with something else, which begins with {begin!r}"
+    return OSError(errno.EIO, f"{problem}. Check its address and the proxies of the pod")
 
 
 def _fetch(method: str, url: str, **options: Any) -> str:
@@ -130,8 +145,9 @@ def _fetch(method: str, url: str, **options: Any) -> str:
 def _from_fields(fields: Mapping[str, str], token: str) -> S3Credentials:
     try:
         expires = datetime.fromisoformat(fields["Expiration"])
+        expires = expires if expires.tzinfo else expires.replace(tzinfo=UTC)
         return S3Credentials(fields["AccessKeyId"], fields["SecretAccessKey"], fields[token], expires)
-    except (KeyError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise OSError(errno.EIO, f"the source of the S3 credentials lacks {error}") from error
 
 

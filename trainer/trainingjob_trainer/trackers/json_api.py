@@ -67,6 +67,6 @@ class _NoRedirects(HTTPRedirectHandler):
 def _parse(data: bytes) -> dict[str, Any] | None:  # None: it is not a JSON object
     try:
         answer = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return answer if isinstance(answer, dict) else None
