@@ -1,6 +1,7 @@
 """Tokenizers in buckets: copied once below the job's folder, where all processes read them."""
 
 import json
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,6 +71,27 @@ def test_each_host_of_a_job_in_a_bucket_has_a_copy(
     assert resolved[0] == resolved[1]
     assert Path(resolved[0].path or "").is_relative_to(tmp_path)
     assert read_tokenizer_files(resolved[0]).content == content
+
+
+@pytest.mark.parametrize("is_link", [True, False], ids=["a link", "a folder of all users"])
+def test_a_copy_that_other_users_can_change_is_not_used(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_link: bool
+) -> None:
+    make_tokenizer(tmp_path / "tokenizer.json", "a", "<unk>")
+    open_store(root).write("mine/tokenizer.json", ((tmp_path / "tokenizer.json").read_bytes(),))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    spec = spec_with(tmp_path, f"{root}/mine/tokenizer.json", "tokenizers")
+    copy = Path(resolve_tokenizer(spec, open_store(f"{root}/run"), is_leader=True).tokenizer.path or "").parent
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o700
+    if is_link:
+        copy.rename(tmp_path / "theirs")
+        copy.symlink_to(tmp_path / "theirs")
+    else:
+        copy.chmod(0o777)
+
+    error = fail(lambda: resolve_tokenizer(spec, open_store(f"{root}/run"), is_leader=True))
+
+    assert f"{copy} is not a folder that only this user writes" in str(error)
 
 
 def test_hosts_with_other_temporary_folders_agree_on_the_tokens(

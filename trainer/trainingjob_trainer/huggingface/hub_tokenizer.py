@@ -3,7 +3,10 @@
 Its files stay below the job's folder, so every world has the same.
 """
 
+import errno
 import hashlib
+import os
+import stat
 import time
 from pathlib import Path, PurePosixPath
 from tempfile import gettempdir
@@ -27,6 +30,7 @@ FIELD = "spec.tokenizer.huggingFace"
 PATH_FIELD, TEMPLATE_FIELD = "spec.tokenizer.path", "spec.tokenizer.chatTemplate.path"
 CHUNK_BYTES = 1 << 20
 COPY_PREFIX = "tokenizer-"
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def resolve_tokenizer(spec: TrainingJobSpec, own: Store, *, is_leader: bool) -> TrainingJobSpec:
@@ -123,12 +127,25 @@ def _open_files(own: Store, folder: str) -> str:
     local = Path(gettempdir(), f"{COPY_PREFIX}{name}")
     copies = open_store(local)
     try:
+        _make_private(local)
         for file in own.list_files(folder):
             if not has_object(copies, file):
                 copies.write(file, own.read_chunks(f"{folder}/{file}"))
     except OSError as error:
         raise storage_error(error, f"copying the tokenizer to {local}", own.root) from error
     return str(local)
+
+
+def _make_private(folder: Path) -> None:
+    """Create a folder of this user, unless it exists. Its name is known, and others may write to the folder above it.
+
+    Raises:
+        PermissionError: others can write to it, so that its files may not be the tokenizer of the job.
+    """
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & OTHERS_WRITE:
+        raise PermissionError(errno.EACCES, f"{folder} is not a folder that only this user writes. Delete it")
 
 
 def _find_objects(source: _BucketFiles) -> list[StoredObject]:
