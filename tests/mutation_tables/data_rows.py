@@ -106,6 +106,13 @@ DATA_MUTATIONS = (
         (f"{TESTS}/test_hub_splits.py",),
     ),
     Mutation(
+        "a panic of the library of tokenizers ends the trainer as a crash",
+        "trainer/trainingjob_trainer/data/tokenizers.py",
+        ' or type(error).__name__ == "PanicException"',
+        "",
+        ("tests/trainer/data/test_tokenizers.py",),
+    ),
+    Mutation(
         "a document of ids loses the id that ends it",
         f"{SOURCES}/readers/tokens.py",
         "chunk[first : last + 1]]",

@@ -2,6 +2,7 @@
 
 import codecs
 import gzip
+import json
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,49 @@ def test_document_that_cannot_be_encoded_is_named(tmp_path: Path, model: Any, wo
     assert (error.reason, error.path, error.fatal) == (FailureReason.DATA, "spec.tokenizer.path", True)
     assert "cannot encode x/b.txt: " in str(error)
     assert words in str(error)
+
+
+def change_file(tmp_path: Path, **changes: Any) -> Tokenizer:
+    """Return a tokenizer in a folder, whose tokenizer.json has other parts."""
+    path = tmp_path / "tokenizer.json"
+    make_tokenizer(path, "the", "cat", "<unk>", "a")
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "the", "eos_token": "cat"}')
+    return Tokenizer(type="huggingFace", path=str(tmp_path))
+
+
+PREFIX = {"type": "TemplateProcessing", "pair": [], "special_tokens": {}}
+PANICS: dict[str, tuple[dict[str, Any], str]] = {
+    "a damaged normalizer": (
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+        "is not a tokenizer.json of the `tokenizers` library: ",
+    ),
+    "a template without its token": (
+        {"post_processor": PREFIX | {"single": [{"SpecialToken": {"id": "<q>", "type_id": 0}}]}},
+        "cannot encode an empty text: ",
+    ),
+    "a decoder that cuts too much": (
+        {"decoder": {"type": "Strip", "content": "a", "start": 0, "stop": 999}},
+        "cannot decode its tokens: ",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "words"), PANICS.values(), ids=PANICS)
+def test_a_file_at_which_the_library_panics_is_named(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    tokenizer = change_file(tmp_path, **changes)
+
+    error = fail(lambda: DocumentEncoder(tokenizer, 272).count_token_bytes())
+
+    assert (error.reason, error.path, error.fatal) == (FailureReason.DATA, "spec.tokenizer.path", True)
+    assert str(error).startswith(words)
+
+
+def test_ids_that_cannot_be_decoded_are_an_error(tmp_path: Path) -> None:
+    decoder = {"type": "Strip", "content": "a", "start": 0, "stop": 999}
+    encoder = DocumentEncoder(change_file(tmp_path, decoder=decoder), 272)
+
+    assert str(fail(lambda: encoder.decode([3]))).startswith("cannot decode ids: ")
 
 
 def test_a_prompt_has_no_end_and_its_text_comes_back(tmp_path: Path) -> None:

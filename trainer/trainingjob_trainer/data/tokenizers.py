@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,7 +76,8 @@ class DocumentEncoder:
             if isinstance(self._tokenizer, tokenizers.Tokenizer) and _disable_modifications(self._tokenizer):
                 self.tokenizer_key["whole"] = True  # else the hash would match a cache of truncated or padded text
             needed = 1 + max(_list_vocab(self._tokenizer, tokenizer).values())
-            begin, end = _name_bounds(self._tokenizer, files, tokenizer)
+            with _library_errors(tokenizer, "cannot encode an empty text"):
+                begin, end = _name_bounds(self._tokenizer, files, tokenizer)
             self.begin = _find_token(self._tokenizer, begin, "spec.tokenizer.beginOfDocument")
             self.end = _find_token(self._tokenizer, end, "spec.tokenizer.endOfDocument")
             self.tokenizer_key["endOfDocument"] = end
@@ -93,9 +95,14 @@ class DocumentEncoder:
             )
 
     def count_token_bytes(self) -> np.ndarray:
-        """Return the number of bytes of text of each id, uint32 [number of ids]. Special tokens have none."""
+        """Return the number of bytes of text of each id, uint32 [number of ids]. Special tokens have none.
+
+        Raises:
+            TrainingError: the tokenizer cannot decode a token.
+        """
         if self._tokenizer is not None:
-            return count_token_bytes(self._tokenizer)
+            with _library_errors(self._section, "cannot decode its tokens"):
+                return count_token_bytes(self._tokenizer)
         numbers = np.ones(NUM_BYTES + 1, np.uint32)
         numbers[BYTE_END_TOKEN] = 0
         return numbers
@@ -215,26 +222,40 @@ class DocumentEncoder:
         return next((number for number, token in special if token.special and text.startswith(token.content)), None)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids. Ids without a text are left out, and broken UTF-8 is shown as U+FFFD."""
+        """Return the text of ids. Ids without a text are left out, and broken UTF-8 is shown as U+FFFD.
+
+        Raises:
+            TrainingError: the tokenizer cannot decode them.
+        """
         if self._tokenizer is None:
             return bytes(token_id for token_id in ids if token_id < NUM_BYTES).decode(errors="replace")
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=False)
+        with _library_errors(self._section, "cannot decode ids"):
+            text: str = self._tokenizer.decode(ids, skip_special_tokens=False)
         return text
 
     def _encode(
         self, tokenizer: TextTokenizer, texts: Sequence[str], name: str, *, special_tokens: bool = False
     ) -> Sequence[TextEncoding]:
-        try:
+        with _library_errors(self._section, f"cannot encode {name}"):
             encodings: Sequence[TextEncoding] = tokenizer.encode_batch(texts, add_special_tokens=special_tokens)
-        except BaseException as error:  # the library raises plain Exception, and panics below BaseException
-            if not (isinstance(error, Exception) or type(error).__name__ == "PanicException"):
-                raise
-            message = (
-                f"cannot encode {name}: {error}. Repair the tokenizer file: each token that it names must be in its "
-                "vocabulary."
-            )
-            raise tokenizer_error(self._section, message) from error
         return encodings
+
+
+@contextmanager
+def _library_errors(tokenizer: Tokenizer, problem: str) -> Iterator[None]:
+    """Raise errors of the library as `TrainingError`."""
+    try:
+        yield
+    except BaseException as error:
+        if not _is_of_library(error):
+            raise
+        remedy = "Repair the tokenizer file: each token that it names must be in its vocabulary."
+        raise tokenizer_error(tokenizer, f"{problem}: {error}. {remedy}") from error
+
+
+def _is_of_library(error: BaseException) -> bool:
+    """Return whether the library may have raised an error: a plain Exception, or a panic below BaseException."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
 def choose_dtype(vocab_size: int) -> type[np.unsignedinteger[Any]]:
@@ -280,7 +301,9 @@ def _parse(content: bytes, tokenizer: Tokenizer) -> TextTokenizer:
         return _parse_pieces(content, tokenizer)
     try:
         return tokenizers.Tokenizer.from_str(content.decode("utf-8-sig"))
-    except Exception as error:  # the library raises plain Exception
+    except BaseException as error:
+        if not _is_of_library(error):
+            raise
         what = describe_pointer_file(content) or _describe_wrong_file(content)
         message = f"is {what}." if what else f"is not a tokenizer.json of the `tokenizers` library: {error}."
         raise tokenizer_error(tokenizer, message) from error
