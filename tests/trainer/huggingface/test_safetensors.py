@@ -109,6 +109,22 @@ DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
         change_header(lambda header: header["cube"].update(shape=[3, 4, 6])),
         "header of .* is damaged",
     ),
+    "more dims than an array has": (
+        change_header(lambda header: header["cube"]["shape"].extend([1] * 62)),
+        "header of .* is damaged",
+    ),
+    "an infinite shape": (
+        change_header(lambda header: header["cube"].update(shape=[float("inf")])),
+        "header of .* is damaged",
+    ),
+    "a shape of texts": (
+        change_header(lambda header: header["cube"].update(shape="345")),
+        "header of .* is damaged",
+    ),
+    "a huge number of bytes": (
+        change_header(lambda header: header["cube"].update(dtype="X", data_offsets=[0, 10**30])),
+        "header of .* is damaged",
+    ),
     "negative offsets": (
         change_header(lambda header: header["cube"].update(data_offsets=[-240, 0])),
         "header of .* is damaged",

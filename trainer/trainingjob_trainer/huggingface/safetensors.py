@@ -34,6 +34,8 @@ STORED_DTYPES: Mapping[str, np.dtype[Any]] = {
 }
 """These, and the formats of parts of quantized tensors."""
 ALIGNMENT = 8
+MAX_DIMS, MAX_COUNT = 64, 1 << 63
+"""Limits of arrays. A product of many large numbers takes minutes."""
 
 
 class WeightsError(ValueError):
@@ -129,13 +131,19 @@ def _read_entry(file: str, entry: Mapping[str, Any], data_start: int) -> TensorE
     Raises:
         ValueError: it contradicts itself.
     """
-    shape = tuple(int(size) for size in entry["shape"])
-    start, stop = (int(offset) for offset in entry["data_offsets"])
+    if len(entry["shape"]) > MAX_DIMS or not all(_is_count(size) for size in (*entry["shape"], *entry["data_offsets"])):
+        raise ValueError("the shape or the place of a tensor is no list of counts")
+    shape = tuple(entry["shape"])
+    start, stop = entry["data_offsets"]
     dtype = str(entry["dtype"])
     size = STORED_DTYPES[dtype].itemsize * math.prod(shape) if dtype in STORED_DTYPES else stop - start
-    if min((*shape, start)) < 0 or stop - start != size:
+    if stop - start != size:
         raise ValueError("the shape of a tensor contradicts its bytes")
     return TensorEntry(file, dtype, shape, data_start + start, data_start + stop)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < MAX_COUNT
 
 
 def _read_numbers(store: Store, entry: TensorEntry, dtype: np.dtype[Any], first: int, count: int) -> np.ndarray:
