@@ -106,6 +106,20 @@ DATA_MUTATIONS = (
         (f"{TESTS}/test_hub_splits.py",),
     ),
     Mutation(
+        "comparisons of a chat template cost nothing",
+        "trainer/trainingjob_trainer/data/chat/template_sandbox.py",
+        "        self.charge(comparison_cost(name, left, right))\n",
+        "        comparison_cost(name, left, right)\n",
+        ("tests/trainer/data/chat/test_template_sandbox.py",),
+    ),
+    Mutation(
+        "JSON of a chat template is indented without a limit",
+        "trainer/trainingjob_trainer/data/chat/template_values.py",
+        "    check_size(extent.items * extent.depth * (indent or 0))\n",
+        "",
+        ("tests/trainer/data/chat/test_template_sandbox.py",),
+    ),
+    Mutation(
         "a panic of the library of tokenizers ends the trainer as a crash",
         "trainer/trainingjob_trainer/data/tokenizers.py",
         ' or type(error).__name__ == "PanicException"',

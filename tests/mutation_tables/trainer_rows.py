@@ -182,20 +182,6 @@ TRAINER_MUTATIONS = (
         ("tests/trainer/data/chat/test_template_sandbox.py",),
     ),
     Mutation(
-        "comparisons of a chat template cost nothing",
-        f"{TRAINER}/data/chat/template_sandbox.py",
-        "        self.charge(comparison_cost(name, left, right))\n",
-        "        comparison_cost(name, left, right)\n",
-        ("tests/trainer/data/chat/test_template_sandbox.py",),
-    ),
-    Mutation(
-        "JSON of a chat template is indented without a limit",
-        f"{TRAINER}/data/chat/template_values.py",
-        "    check_size(extent.items * extent.depth * (indent or 0))\n",
-        "",
-        ("tests/trainer/data/chat/test_template_sandbox.py",),
-    ),
-    Mutation(
         "a world trains on from a step whose loss has ended training",
         f"{TRAINER}/loop.py",
         "    last = first if context.evaluator.ends_training(losses) else context.last_step\n",
