@@ -133,6 +133,8 @@ def train_slice(host: Host) -> None:
 
         number, state, _ = training.join(state)
         report(joined=number, restored=checkpoints.newest)
+        while not read_job(host.folder)[0]:
+            time.sleep(0.02)
         while number < read_job(host.folder)[1]:
             number += 1
             batch = batches.train_batch(index, number, spec.training.seed)

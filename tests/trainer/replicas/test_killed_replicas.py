@@ -38,7 +38,7 @@ def rounds_of(hosts: Iterable[Host]) -> dict[tuple[int, int], dict[str, Any]]:
 
 @pytest.mark.slow
 def test_a_killed_replica_stops_no_other_and_joins_a_later_round(tmp_path: Path) -> None:
-    set_job(tmp_path, ())  # none trains yet
+    set_job(tmp_path, ())  # none trains yet: the first one to join would end a round without the other
     first, second = (start_slice(tmp_path, number, number + 1) for number in (0, 1))
     started = processes = [*first.values(), *second.values()]
     try:
