@@ -212,6 +212,20 @@ DATA_MUTATIONS = (
         ("tests/trainer/data/chat/test_answer_encoder.py",),
     ),
     Mutation(
+        "a template writes None for a field of a message that is null",
+        f"{TRAINER}/data/chat/message_fields.py",
+        " if value is not None}",
+        "}",
+        ("tests/trainer/data/chat/test_chat_template.py",),
+    ),
+    Mutation(
+        "a template never gets the messages of transformers",
+        f"{TRAINER}/data/chat/chat_template.py",
+        "[prepare_message(message) for message in messages]",
+        "messages",
+        ("tests/trainer/data/chat/test_chat_template.py",),
+    ),
+    Mutation(
         "the text of a sample goes on after the turn",
         f"{TRAINER}/monitoring/text_samples.py",
         "        self._ends |= set() if prompt.end is None else {prompt.end}\n",

@@ -72,6 +72,24 @@ def test_the_generation_prompt_begins_the_next_turn(source: str, want: str) -> N
     assert template.render(TURNS[:1], add_generation_prompt=True) == template.render(TURNS[:1]) + want
 
 
+@pytest.mark.parametrize(
+    ("source", "message", "want"),
+    [
+        ("{{ m.content }}{{ 'tool_calls' in m }}", {"content": None, "tool_calls": [{}]}, "True"),
+        ("{{ m.content }}{{ 'tool_calls' in m }}", {"content": "a", "tool_calls": None, "name": None}, "aFalse"),
+        ("{{ m.reasoning_content }}", {"content": "a", "reasoning": "b"}, "b"),
+        ("{{ m.thinking }}{{ m.reasoning_content }}", {"content": "a", "reasoning_content": "b"}, "bb"),
+        ("{{ m.thinking }}{{ m.reasoning_content }}", {"content": "a", "thinking": "b", "reasoning": "c"}, "bb"),
+        ("{{ m.thinking }}{{ m.reasoning_content }}", {"thinking": "b", "reasoning_content": "c"}, "bc"),
+        ("{{ m.keys() | list }}", {"content": "a", "thinking": None}, "['role', 'content']"),
+    ],
+)
+def test_a_template_gets_messages_as_in_transformers(source: str, message: dict[str, Any], want: str) -> None:
+    template = ChatTemplate("{%- set m = messages[0] -%}" + source, TOKENS)
+
+    assert template.render([{"role": "assistant", **message}]) == want
+
+
 def test_other_fields_of_a_message_reach_the_template() -> None:
     template = ChatTemplate("{{ messages[0].name }}{{ tools is none }}{{ documents is none }}{{ eos_token }}", TOKENS)
 

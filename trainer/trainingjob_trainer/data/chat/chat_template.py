@@ -6,6 +6,7 @@ from typing import Any
 from jinja2.exceptions import SecurityError, TemplateError, TemplateSyntaxError, UndefinedError
 
 from trainingjob_trainer.data.chat.answer_weights import Span
+from trainingjob_trainer.data.chat.message_fields import prepare_message
 from trainingjob_trainer.data.chat.template_limits import BudgetError
 from trainingjob_trainer.data.chat.template_sandbox import TemplateSandbox
 
@@ -118,7 +119,7 @@ class ChatTemplate:
         self._sandbox.cost = 0
         variables = {
             **self._special_tokens,
-            "messages": messages,
+            "messages": [prepare_message(message) for message in messages],
             "tools": tools,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
