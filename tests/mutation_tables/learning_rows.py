@@ -143,8 +143,8 @@ LEARNING_MUTATIONS = (
     Mutation(
         "an export keeps the kinds of more layers than it has",
         f"{TRAINER}/huggingface/model_export.py",
-        "    if len(kept.get(LAYER_KINDS) or ()) != spec.model.num_layers:\n",
-        "    if not kept.get(LAYER_KINDS):\n",
+        "len(kept.get(LAYER_KINDS) or ()) != spec.model.num_layers",
+        "not kept.get(LAYER_KINDS)",
         (
             "tests/trainer/huggingface/test_model_export.py::test_fields_that_describe_other_weights_or_files_are_left_out",
         ),

@@ -48,6 +48,8 @@ class Field:
     """Value of a `config.json` without the key."""
     values: Mapping[str, Any] | None = None
     """Value of the model section for each value of the key. None: the same."""
+    absent: float | None = None
+    """Value of a `config.json` without the key, where null is another one. None: `default`."""
 
     def read(self, config: Config, section: Section) -> None:
         """Copy the value from a `config.json` into a model section.
@@ -57,7 +59,7 @@ class Field:
         """
         value = get_path(config, self.key)
         if value is None:
-            value = self.default
+            value = self.default if self.absent is None or self.key in config else self.absent
         if isinstance(value, Required):
             raise ConfigError(self.key, "is missing.")
         if isinstance(value, Unset):

@@ -15,6 +15,7 @@ from trainingjob_api.huggingface.config_fields import (
     read_fields,
     write_fields,
 )
+from trainingjob_api.huggingface.layer_fields import LayerTypes
 from trainingjob_api.huggingface.layout import Sizes
 from trainingjob_api.huggingface.rule import Binding, Rule, bind_rules, has_rules
 from trainingjob_api.network.network import Network
@@ -52,6 +53,11 @@ class Family:
     """Returns the sizes of axes in files that are no dim of our tensors."""
     finish: Callable[[Section], None] = field(default=lambda section: None)
     """Completes a model section that was read."""
+
+    @property
+    def has_local_rope(self) -> bool:
+        """Return whether layers with a window may have other rotary positions."""
+        return any(isinstance(item, LayerTypes) and item.has_local_rope for item in self.fields)
 
     def bind(self, network: Network) -> Binding:
         """Return the rules of the tensors of a network."""

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from trainingjob_api.huggingface.config_fields import Config, ConfigError, Section, get_path, set_path
-from trainingjob_api.huggingface.rope_fields import FULL, LOCAL_THETA, PARAMETERS, WINDOW, nest_rope
+from trainingjob_api.huggingface.rope_fields import FULL, LOCAL_THETA, PARAMETERS, THETA, WINDOW, nest_rope
 
 KINDS = "layer_types"
 
@@ -46,7 +46,9 @@ class LayerTypes:
         if window is None:
             raise ConfigError(self.window_key, "is missing.")
         set_path(section, "attention.window", window)
-        if FULL in types:
+        if FULL not in types:
+            self._use_local_rope(config, section)
+        else:
             kinds = [{"attention": "full"} if kind == FULL else self._windowed(config) for kind in find_cycle(types)]
             set_path(section, "layers.pattern", count_runs(kinds))
 
@@ -55,10 +57,21 @@ class LayerTypes:
         length = config.get(self.cycle_key) if self.cycle_key else None
         return self.default if length is None else (*[WINDOW] * (length - 1), FULL)
 
+    def _find_local_theta(self, config: Config) -> float | None:
+        """Return the base of the frequencies in layers with a window. None: the default of all layers."""
+        theta: float | None = config.get(LOCAL_THETA) or self.local_theta or config.get(THETA)
+        return theta
+
+    def _use_local_rope(self, config: Config, section: Section) -> None:
+        """Give all layers the positions of those with a window: there are no others."""
+        theta = self._find_local_theta(config)
+        if self.has_local_rope and theta is not None:
+            section["rope"] = {"theta": theta}
+
     def _windowed(self, config: Config) -> Section:
         """Return what a layer with a window has."""
-        theta = config.get(LOCAL_THETA) or self.local_theta or config.get("rope_theta")
-        is_other = config.get("rope_scaling") is not None or theta != config.get("rope_theta")
+        theta = self._find_local_theta(config)
+        is_other = config.get("rope_scaling") is not None or theta != config.get(THETA)
         return {"rope": {"theta": theta}} if self.has_local_rope and is_other else {}
 
     def write(self, section: Section, config: dict[str, Any]) -> None:
@@ -71,8 +84,8 @@ class LayerTypes:
         if window is not None:
             set_path(config, self.window_key, window)
         ropes = [kind["rope"]["theta"] for kind in pattern if kind.get("rope")]
-        if ropes:
-            config[LOCAL_THETA] = ropes[0]
+        if ropes or self.local_theta is not None:  # else older versions take the default of the architecture
+            config[LOCAL_THETA] = ropes[0] if ropes else config[THETA]
         if self.has_local_rope:
             config[PARAMETERS] = nest_rope(config)
 
@@ -82,15 +95,42 @@ class Window:
     """One window of all layers."""
 
     key: str = "sliding_window"
+    default: int | None = None
+    """Window of a `config.json` without the key. Null is none."""
 
     def read(self, config: Config, section: Section) -> None:
         """Set the window."""
-        if config.get(self.key) is not None:
-            set_path(section, "attention.window", config[self.key])
+        window = config.get(self.key, self.default)
+        if window is not None:
+            set_path(section, "attention.window", window)
 
     def write(self, section: Section, config: dict[str, Any]) -> None:
         """Write the window; null: there is none."""
         config[self.key] = get_path(section, "attention.window")
+
+
+@dataclass(frozen=True)
+class MistralWindow(Window):
+    """One window of all layers, or of those that `layer_types` names: `transformers` then reads it as Ministral."""
+
+    kinds: LayerTypes = LayerTypes((FULL,))
+
+    def read(self, config: Config, section: Section) -> None:
+        """Set the window, and the pattern of layers if they differ.
+
+        Raises:
+            ConfigError: a layer has an unknown kind or none, or there is no window.
+        """
+        if config.get(KINDS):
+            self.kinds.read({self.key: self.default, **config}, section)
+        else:
+            super().read(config, section)
+
+    def write(self, section: Section, config: dict[str, Any]) -> None:
+        """Write the window, and the kind of each layer if they differ."""
+        super().write(section, config)
+        if get_path(section, "layers.pattern"):
+            self.kinds.write(section, config)
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,8 @@ def read_config(config: Config) -> Section:
     Raises:
         ConfigError: no model section expresses it.
     """
-    return find_family(config).to_section(flatten_rope(config))
+    family = find_family(config)
+    return family.to_section(flatten_rope(config, by_kind=family.has_local_rope))
 
 
 def write_config(model: Model) -> tuple[Family, dict[str, Any]] | None:  # None: no family expresses the model

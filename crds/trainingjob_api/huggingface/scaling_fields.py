@@ -64,10 +64,15 @@ def read_scaling(scaling: Config, key: str, max_positions: int | None) -> Sectio
     for name, path in KEYS[kind].items():
         if scaling.get(name) is not None:
             set_path(read, path, scaling[name])
-    if kind == "yarn" and scaling.get("mscale") and scaling.get("mscale_all_dim"):
+    if kind == "yarn" and not _has_factor(scaling) and scaling.get("mscale") and scaling.get("mscale_all_dim"):
         scales = [scale_yarn(scaling["factor"], scaling[name]) for name in ("mscale", "mscale_all_dim")]
         set_path(read, "yarn.attentionFactor", scales[0] / scales[1])
     return read
+
+
+def _has_factor(scaling: Config) -> bool:
+    """Return whether the factor on queries and keys is given: it does not follow from the other fields then."""
+    return scaling.get("attention_factor") is not None
 
 
 def write_scaling(scaling: Section) -> dict[str, Any]:

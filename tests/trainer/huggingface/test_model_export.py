@@ -86,6 +86,15 @@ def test_the_configuration_of_other_initial_weights_gives_only_the_ids_of_tokens
     assert (config["model_type"], config["hidden_act"], config["eos_token_id"]) == ("llama", "silu", 7)
 
 
+def test_kinds_of_layers_of_the_source_are_not_kept_for_one_window() -> None:
+    mistral = Fixture("mistral")
+
+    config = config_of(export(mistral, job_with(mistral, layer_types=["sliding_attention", "full_attention"])))
+
+    assert config["sliding_window"] == 12
+    assert "layer_types" not in config  # `transformers` would read another model
+
+
 def test_fields_that_describe_other_weights_or_files_are_left_out() -> None:
     qwen = Fixture("qwen3")
     kinds = ["full_attention"] * (qwen.model.num_layers + 1)

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from trainingjob_api.huggingface.families.llama_like import MISTRAL
 from trainingjob_api.huggingface.family import Family
 from trainingjob_api.huggingface.peft import CONFIG_FILE as ADAPTER_CONFIG_FILE
 from trainingjob_api.huggingface.peft import WEIGHTS_FILE as ADAPTER_FILE
@@ -47,7 +48,8 @@ STAGE_SECONDS = 1800
 LENGTH = "max_position_embeddings"
 LAYER_KINDS = "layer_types"
 REPLACED_KEYS = (
-    "rope_parameters", "rope_scaling", "rope_theta", "dtype", "torch_dtype", "quantization_config", "auto_map"
+    "rope_parameters", "rope_scaling", "rope_theta", "rope_local_base_freq", "dtype", "torch_dtype",
+    "quantization_config", "auto_map",
 )  # fmt: skip
 """Fields of a kept `config.json` that describe the initial weights or name code beside them, not the exported ones."""
 
@@ -168,8 +170,8 @@ def _make_config(spec: TrainingJobSpec, kept: dict[str, Any], dtype: str) -> tup
     if own is None:
         kept = {key: value for key, value in kept.items() if key.endswith("token_id")}
     kept = {key: value for key, value in kept.items() if key not in REPLACED_KEYS}
-    if len(kept.get(LAYER_KINDS) or ()) != spec.model.num_layers:
-        kept.pop(LAYER_KINDS, None)  # the model has a part of the initial layers: `transformers` rejects the list
+    if family.model_type == MISTRAL.model_type or len(kept.get(LAYER_KINDS) or ()) != spec.model.num_layers:
+        kept.pop(LAYER_KINDS, None)  # of a part of the initial layers, or of others: the family writes its list
     return family, {
         "bos_token_id": None,
         "eos_token_id": None,

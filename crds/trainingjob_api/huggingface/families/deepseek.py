@@ -33,6 +33,9 @@ from trainingjob_api.network.network import Network
 BIAS_RATE = 0.001
 """Step of the balancing bias in the training of DeepSeek-V3 (arXiv 2412.19437), which no `config.json` has."""
 
+METHOD, PLAIN, GROUPED = "topk_method", "greedy", "group_limited_greedy"
+"""Field of DeepSeek V2 that says whether experts have groups, and its values."""
+
 LATENT_ATTENTION = (
     Rule(LAYER + "self_attn.q_a_proj.weight", "attention.query_down", "r d -> d r"),
     Rule(LAYER + "self_attn.q_a_layernorm.weight", "attention.query_norm.scale", "r -> r"),
@@ -68,20 +71,44 @@ class Groups:
     """Groups of experts. One group is none."""
 
     score: str
+    count: int = 1
+    """Number of groups in a `config.json` without the key."""
+    per_token: int | None = None
+    """Groups of a token in a `config.json` without the key. None: it must have the key."""
     key: str = "n_group"
 
     def read(self, config: Config, section: Section) -> None:
         """Set the groups."""
-        if (config.get("n_group") or 1) > 1:
-            groups = {"count": config["n_group"], "perToken": config["topk_group"], "score": self.score}
-            section["experts"]["groups"] = groups
+        count = config.get("n_group", self.count) or 1
+        if count > 1:
+            per_token = config["topk_group"] if self.per_token is None else config.get("topk_group", self.per_token)
+            section["experts"]["groups"] = {"count": count, "perToken": per_token, "score": self.score}
 
     def write(self, section: Section, config: dict[str, Any]) -> None:
         """Write the groups."""
         groups = (section["experts"] or {}).get("groups") or {"count": 1, "perToken": 1}
         config["n_group"], config["topk_group"] = groups["count"], groups["perToken"]
-        if self.score == "best":
-            config["topk_method"] = "group_limited_greedy" if groups["count"] > 1 else "greedy"
+
+
+@dataclass(frozen=True)
+class BestGroups(Groups):
+    """Groups of DeepSeek V2, which has them with one method alone."""
+
+    def read(self, config: Config, section: Section) -> None:
+        """Set the groups, unless the method has none.
+
+        Raises:
+            ConfigError: the method is unknown.
+        """
+        if config.get(METHOD, PLAIN) == PLAIN:
+            return
+        Fixed(METHOD, GROUPED).read(config, section)
+        super().read(config, section)
+
+    def write(self, section: Section, config: dict[str, Any]) -> None:
+        """Write the groups and the method."""
+        super().write(section, config)
+        config[METHOD] = GROUPED if config["n_group"] > 1 else PLAIN
 
 
 @dataclass(frozen=True)
@@ -104,8 +131,8 @@ def _latent_sizes(network: Network) -> Sizes:
     return ranks | {"t": network.width, "u": network.width}
 
 
-def deepseek_fields(*, theta: float = 10000.0) -> tuple[ConfigField, ...]:
-    """Return the fields of all DeepSeek models."""
+def deepseek_fields(*, theta: float = 10000.0, weight_scale: float, shared: int) -> tuple[ConfigField, ...]:
+    """Return the fields of all DeepSeek models, with the defaults of one in `transformers`."""
     return (
         Field("vocab_size", "vocabSize"),
         Field("hidden_size", "embedDim"),
@@ -132,9 +159,8 @@ def deepseek_fields(*, theta: float = 10000.0) -> tuple[ConfigField, ...]:
         Field("n_routed_experts", "experts.count"),
         Field("num_experts_per_tok", "experts.perToken"),
         Field("moe_intermediate_size", "experts.mlpDim"),
-        Field("n_shared_experts", "experts.shared", Unset()),
-        Field("norm_topk_prob", "experts.normalizeWeights", default=False),
-        Field("routed_scaling_factor", "experts.weightScale", 1.0),
+        Field("n_shared_experts", "experts.shared", Unset(), absent=shared),
+        Field("routed_scaling_factor", "experts.weightScale", weight_scale),
     )
 
 
@@ -144,7 +170,14 @@ DEEPSEEK_V2 = Family(
     model_type="deepseek_v2",
     architecture="DeepseekV2ForCausalLM",
     rules=RULES,
-    fields=(*deepseek_fields(), Groups("best"), Option("experts.scoring", "softmax")),
+    fields=(
+        *deepseek_fields(weight_scale=1.0, shared=2),
+        Fixed("mlp_bias", value=False, default=False),
+        Fixed("norm_topk_prob", value=False, default=False),  # `transformers` does not use it
+        Option("experts.normalizeWeights", value=False),
+        BestGroups("best"),
+        Option("experts.scoring", "softmax"),
+    ),
     derived=ROTARY_TABLES,
     sizes=_latent_sizes,
     finish=keep_all_tokens,
@@ -154,8 +187,9 @@ DEEPSEEK_V3 = Family(
     architecture="DeepseekV3ForCausalLM",
     rules=(*RULES, *BALANCE, *PREDICTION),
     fields=(
-        *deepseek_fields(),
-        Groups("sumOfTwo"),
+        *deepseek_fields(weight_scale=2.5, shared=1),
+        Field("norm_topk_prob", "experts.normalizeWeights", default=True),
+        Groups("sumOfTwo", count=8, per_token=4),
         Option("experts.scoring", "sigmoid"),
         Option("experts.balance.biasRate", BIAS_RATE),
         Fixed("rope_interleave", value=True, default=True),

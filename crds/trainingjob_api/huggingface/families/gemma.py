@@ -71,6 +71,7 @@ def gemma_fields(*, activation_key: str) -> tuple[ConfigField, ...]:
         Field("initializer_range", "init.std", 0.02),
         Field(activation_key, "mlp.activation", "gelu_pytorch_tanh", ACTIVATIONS),
         Fixed("attention_bias", value=False, default=False),
+        Fixed("use_bidirectional_attention", value=False, default=False),
         Option("norm.zeroCentered", value=True),
     )
 
@@ -80,7 +81,8 @@ GEMMA = Family(
     architecture="GemmaForCausalLM",
     rules=(*EMBEDDING, *ATTENTION, *NORMS_BEFORE, *MLP),
     fields=(
-        *gemma_fields(activation_key="hidden_activation"),  # an older `hidden_act` names another function than is used
+        Field("hidden_act", "mlp.activation", "gelu_pytorch_tanh", ACTIVATIONS | {"gelu": "geluTanh"}),
+        *gemma_fields(activation_key="hidden_activation"),  # older versions read it, newer ones `hidden_act`
         Field("rope_theta", "rope.theta", 10000.0),
         Fixed("rope_scaling", None),
     ),
@@ -95,8 +97,8 @@ GEMMA2 = Family(
         Fixed("rope_scaling", None),
         Option("norm.placement", "both"),
         QueryScale(),
-        Field("attn_logit_softcapping", "attention.softCap", Unset()),
-        Field("final_logit_softcapping", "logits.softCap", Unset()),
+        Field("attn_logit_softcapping", "attention.softCap", Unset(), absent=50.0),
+        Field("final_logit_softcapping", "logits.softCap", Unset(), absent=30.0),
         LayerTypes((WINDOW, FULL)),
     ),
 )
@@ -111,9 +113,8 @@ GEMMA3 = Family(
         Option("norm.placement", "both"),
         Option("attention.queryKeyNorm", "perHead"),
         QueryScale(),
-        Field("attn_logit_softcapping", "attention.softCap", Unset()),
+        Fixed("attn_logit_softcapping", None),  # `transformers` does not use it
         Field("final_logit_softcapping", "logits.softCap", Unset()),
-        Fixed("use_bidirectional_attention", value=False, default=False),
         LayerTypes((*[WINDOW] * 5, FULL), local_theta=10000.0, has_local_rope=True, cycle_key="sliding_window_pattern"),
     ),
 )

@@ -1,6 +1,17 @@
 """gpt-oss: sinks, biases everywhere, alternating windows, and experts with a clipped MLP."""
 
-from trainingjob_api.huggingface.config_fields import Field, Fixed, Option
+from dataclasses import dataclass
+from typing import Any
+
+from trainingjob_api.huggingface.config_fields import (
+    Config,
+    Field,
+    Fixed,
+    Option,
+    Section,
+    get_path,
+    set_path,
+)
 from trainingjob_api.huggingface.families.llama_like import (
     ATTENTION,
     DIMS,
@@ -13,9 +24,32 @@ from trainingjob_api.huggingface.families.llama_like import (
 )
 from trainingjob_api.huggingface.family import Family
 from trainingjob_api.huggingface.layer_fields import LayerTypes
-from trainingjob_api.huggingface.rope_fields import FULL, WINDOW
+from trainingjob_api.huggingface.rope_fields import DEFAULT, FULL, ORIGINAL, PARAMETERS, SCALING, THETA, WINDOW
 from trainingjob_api.huggingface.rule import Rule
-from trainingjob_api.huggingface.scaling_fields import Scaling
+from trainingjob_api.huggingface.scaling_fields import Scaling, read_scaling
+
+PUBLISHED_SCALING = {
+    "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False, ORIGINAL: 4096,
+}  # fmt: skip
+"""Scaling of a `config.json` without one: that of the published models."""
+
+
+@dataclass(frozen=True)
+class NewScaling:
+    """The scaling that only the newer form can leave out: without it, `transformers` takes the published one."""
+
+    key: str = PARAMETERS
+
+    def read(self, config: Config, section: Section) -> None:
+        """Set the published scaling, unless the file has positions in one of the forms."""
+        if not config.get(PARAMETERS) and not config.get(SCALING):
+            set_path(section, "rope.scaling", read_scaling(PUBLISHED_SCALING, SCALING, None))
+
+    def write(self, section: Section, config: dict[str, Any]) -> None:
+        """Write the newer form of a model without scaling."""
+        if get_path(section, "rope.scaling") is None:
+            config[PARAMETERS] = {"rope_type": DEFAULT, THETA: config[THETA]}
+
 
 EXPERTS = LAYER + "mlp.experts."
 
@@ -44,6 +78,7 @@ GPT_OSS = Family(
         Field("tie_word_embeddings", "tieEmbeddings", default=False),
         Field("rope_theta", "rope.theta", 150000.0),
         Scaling(),
+        NewScaling(),
         Field("initializer_range", "init.std", 0.02),
         Fixed("hidden_act", "silu", "silu"),
         Fixed("attention_bias", value=True, default=True),

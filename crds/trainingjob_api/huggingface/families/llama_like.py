@@ -5,7 +5,7 @@ The halves of a head that rotary positions rotate are the same in their files an
 
 from trainingjob_api.huggingface.config_fields import ConfigField, Field, Fixed, Option, Section, Unset
 from trainingjob_api.huggingface.family import Family
-from trainingjob_api.huggingface.layer_fields import LayerTypes, Window
+from trainingjob_api.huggingface.layer_fields import LayerTypes, MistralWindow, Window
 from trainingjob_api.huggingface.rope_fields import FULL, WINDOW
 from trainingjob_api.huggingface.rule import Rule
 from trainingjob_api.huggingface.scaling_fields import Scaling
@@ -136,7 +136,7 @@ MISTRAL = Family(
     model_type="mistral",
     architecture="MistralForCausalLM",
     rules=LLAMA.rules,
-    fields=(*common_fields(), Window()),
+    fields=(*common_fields(), MistralWindow(default=4096)),
     derived=ROTARY_TABLES,
 )
 OLMO3 = Family(
@@ -144,7 +144,7 @@ OLMO3 = Family(
     architecture="Olmo3ForCausalLM",
     rules=(*EMBEDDING, *ATTENTION, *NORMS_AFTER, *MLP, *PROJECTION_NORMS),
     fields=(
-        *common_fields(theta=5e5),
+        *common_fields(epsilon=1e-5, theta=5e5),
         Option("attention.queryKeyNorm", "perProjection"),
         Option("norm.placement", "post"),
         LayerTypes((WINDOW, WINDOW, WINDOW, FULL), has_local_rope=True),
