@@ -29,6 +29,12 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "use_rslora": (None, False),
     "lora_bias": (None, False),
     "alora_invocation_tokens": (None, []),
+    "layer_replication": (None, []),
+    "use_qalora": (None, False),
+    "use_bdlora": (None, False),
+    "kasa_config": (None,),
+    "monteclora_config": (None,),
+    "arrow_config": (None,),
     # With other initial values, such as `pissa`, the adapters fit a changed matrix, which no file of theirs holds.
     "init_lora_weights": (None, True, False, "gaussian", "orthogonal", "eva"),
 }

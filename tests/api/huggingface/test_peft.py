@@ -81,6 +81,9 @@ def test_the_configuration_is_that_of_the_job() -> None:
         ({"bias": "all"}, "bias is all, which `spec.lora` does not have"),
         ({"rank_pattern": {"q_proj": 4}}, "rank_pattern is {'q_proj': 4}, which `spec.lora` does not have"),
         ({"init_lora_weights": "pissa"}, "init_lora_weights is pissa, which `spec.lora` does not have"),
+        ({"use_qalora": True}, "use_qalora is True, which `spec.lora` does not have"),
+        ({"layer_replication": [[0, 2]]}, "layer_replication is [[0, 2]], which `spec.lora` does not have"),
+        ({"kasa_config": {}}, "kasa_config is {}, which `spec.lora` does not have"),
         ({"alora_invocation_tokens": [7]}, "alora_invocation_tokens is [7], which `spec.lora` does not have"),
     ],
 )
