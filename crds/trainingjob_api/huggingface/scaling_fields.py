@@ -114,7 +114,7 @@ class LatentScale:
         growth = math.sqrt(scale * math.sqrt(_head_dim(section)))
         mscale = round((growth - 1) / (0.1 * math.log(config[self.key]["factor"])), 6)
         config[self.key] = {
-            **{key: value for key, value in config[self.key].items() if key != "attention_factor"},
+            **{key: value for key, value in config[self.key].items() if (key, value) != ("attention_factor", 1.0)},
             "mscale": mscale,
             "mscale_all_dim": mscale,
         }

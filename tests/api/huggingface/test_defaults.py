@@ -135,3 +135,15 @@ def test_gpt_oss_is_written_without_scaling_in_the_newer_form() -> None:
     assert written
     assert written["rope_parameters"] == {"rope_type": "default", "rope_theta": 300.0}
     assert read_config(written) == section
+
+
+def test_two_multiples_of_yarn_in_deepseek_are_written() -> None:
+    config = fixture("deepseek_v3")
+    rope = config["rope_parameters"] | {"mscale": 0.5, "mscale_all_dim": 0.9}
+    section = read_config(config | {"rope_parameters": rope})
+
+    written = FAMILIES["deepseek_v3"].to_config(Model.model_validate(section))
+
+    assert written
+    assert read_config(written)["rope"] == section["rope"]
+    assert read_config(written)["attention"]["scale"] == pytest.approx(section["attention"]["scale"])
