@@ -19,6 +19,8 @@ class LayerTypes:
     default: tuple[str, ...]
     """Kinds that repeat in a `config.json` without them."""
     window_key: str = "sliding_window"
+    default_window: int | None = None
+    """Window of a `config.json` without it. None: it must have one."""
     local_theta: float | None = None
     """Base of the frequencies in layers with a window, in a `config.json` without it. None: that of all layers."""
     has_local_rope: bool = False
@@ -42,7 +44,7 @@ class LayerTypes:
             raise ConfigError(KINDS, f"holds {json.dumps(unknown[0])}, and must be of: {FULL}, {WINDOW}.")
         if WINDOW not in types:
             return
-        window = get_path(config, self.window_key)
+        window = config.get(self.window_key, self.default_window)
         if window is None:
             raise ConfigError(self.window_key, "is missing.")
         set_path(section, "attention.window", window)
@@ -113,8 +115,6 @@ class Window:
 class MistralWindow(Window):
     """One window of all layers, or of those that `layer_types` names: `transformers` then reads it as Ministral."""
 
-    kinds: LayerTypes = LayerTypes((FULL,))
-
     def read(self, config: Config, section: Section) -> None:
         """Set the window, and the pattern of layers if they differ.
 
@@ -122,7 +122,7 @@ class MistralWindow(Window):
             ConfigError: a layer has an unknown kind or none, or there is no window.
         """
         if config.get(KINDS):
-            self.kinds.read({self.key: self.default, **config}, section)
+            self._list_kinds().read(config, section)
         else:
             super().read(config, section)
 
@@ -130,7 +130,10 @@ class MistralWindow(Window):
         """Write the window, and the kind of each layer if they differ."""
         super().write(section, config)
         if get_path(section, "layers.pattern"):
-            self.kinds.write(section, config)
+            self._list_kinds().write(section, config)
+
+    def _list_kinds(self) -> LayerTypes:
+        return LayerTypes((FULL,), self.key, self.default)
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,8 @@ def test_layers_of_mistral_may_have_windows_in_turn() -> None:
     assert written
     assert (written["layer_types"], written["sliding_window"]) == (kinds, 12)
     assert read_config(written) == section
+    without = {key: value for key, value in fixture("mistral").items() if key != "sliding_window"}
+    assert read_config(without | {"layer_types": kinds})["attention"]["window"] == 4096
 
 
 @pytest.mark.parametrize(("kind", "window"), [("sliding_attention", 12), ("full_attention", None)])

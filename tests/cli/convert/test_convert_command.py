@@ -198,6 +198,11 @@ REJECTED = {
     "no config": ("[1, 2]", 2, "must hold one config"),
     "unknown keys": ("a: 1", 2, "is no config of a known program. Name it: --from maxtext|levanter|huggingface."),
     "another architecture": ('{"model_type": "bert"}', 1, '`model_type` is "bert"'),
+    "positions that no model section expresses": (
+        json.dumps(QWEN3_8B | {"partial_rotary_factor": 0.5}),
+        1,
+        "`partial_rotary_factor` is 0.5, and only 1 is supported. The model cannot be converted.",
+    ),
     "no model section": ("model_name: gemma4-31b", 1, "model_name: gemma4-31b cannot be converted."),
 }
 

@@ -45,7 +45,8 @@ ROWS: Table = {
     "quantization_config": Omit("parameters are trained in `precision.params`"),
     "num_nextn_predict_layers": Omit("no layer predicts a second token", off=(0,)),
     **dict.fromkeys(
-        ("use_sliding_window", "layer_types", "_sliding_window_pattern", "topk_group", "hidden_act"), Combined()
+        ("use_sliding_window", "layer_types", "_sliding_window_pattern", "n_group", "topk_group", "hidden_act"),
+        Combined(),
     ),
     **dict.fromkeys(
         ("head_dim", "num_key_value_heads", "qk_head_dim"), Omit("`latentAttention` has the widths of its heads")
@@ -109,9 +110,10 @@ def read_huggingface(values: Values, draft: DraftJob) -> None:
     text = values.get(TEXT)
     config = text if isinstance(text, dict) else values
     config = {**OMITTED.get(str(config.get("model_type")), {}), **config}
-    recording = _RecordingConfig(flatten_rope(config))
     try:
-        draft.set("model", find_family(config).to_section(recording))
+        family = find_family(config)
+        recording = _RecordingConfig(flatten_rope(config, by_kind=family.has_local_rope))
+        draft.set("model", family.to_section(recording))
     except ConfigError as error:
         raise CommandError(f"{error} The model cannot be converted.") from error
     _set_init(config, draft)
