@@ -102,6 +102,13 @@ NETWORK_MUTATIONS = (
         ("tests/trainer/models/test_decoding.py",),
     ),
     Mutation(
+        "a ring reorders tokens that are generated one by one",
+        f"{TRAINER}/models/decoding_cache.py",
+        'shards_stream=False, attention=replace(block.attention, exchange="gather"))',
+        "shards_stream=False)",
+        ("tests/trainer/models/test_decoding.py",),
+    ),
+    Mutation(
         "options with their defaults are a part of a fingerprint",
         f"{API}/network/fingerprint.py",
         "for name, (field_value, default) in values.items() if field_value != default\n",

@@ -7,8 +7,9 @@ import pytest
 
 from tests.support.trainer.cases import each
 from tests.support.trainer.huggingface import FOLDER, Fixture, to_host
+from tests.support.trainer.training import spec_with
 from trainingjob_api.decoding import DecodingShape
-from trainingjob_trainer.models.decoder import Params, SplitModel
+from trainingjob_trainer.models.decoder import Params, SplitModel, split_model_of
 from trainingjob_trainer.models.decoding_cache import decoding_network, empty_cache
 
 FAMILIES = sorted(folder.name for folder in FOLDER.iterdir())
@@ -40,3 +41,10 @@ def test_each_family_has_the_logits_of_the_whole_sequence(name: str) -> None:
     )
 
     assert np.abs(found - fixture.expected["logits"]).max() < NEAR
+
+
+def test_new_tokens_have_the_order_of_the_sequence_if_training_has_a_ring() -> None:
+    network = split_model_of(spec_with(parallelism__context={"exchange": "ring"})).network
+
+    assert network.exchange == "ring"
+    assert decoding_network(network).exchange == "gather"

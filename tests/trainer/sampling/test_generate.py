@@ -132,6 +132,7 @@ ARRANGED: dict[str, tuple[dict[str, Any], str]] = {
         "data 2, fsdp 2, tensor 2, accumulation 2",
     ),
     "a circular pipeline": ({"parallelism__pipeline": {"schedule": "circular", "repeats": 2}}, PIPELINED),
+    "a ring": ({"parallelism__context": {"exchange": "ring"}}, "data 2 over slices, fsdp 2, context 2"),
 }
 
 

@@ -65,9 +65,11 @@ def decoding_network(network: Network) -> Network:
     """Return a network with the same parameters whose experts drop no token, and whose residual stream is whole.
 
     A row grows by one token at a time, which neither fills a routing group nor divides among the devices of a mesh. So
-    slots replace the sorting of tokens, and a routing group has the tokens that are read at once.
+    slots replace the sorting of tokens, and a routing group has the tokens that are read at once. Tokens have the order
+    of the sequence, also if training has a ring.
     """
-    if not network.num_routed_layers and not any(block.shards_stream for block in network.blocks):
+    is_ring = network.exchange == "ring"
+    if not is_ring and not network.num_routed_layers and not any(block.shards_stream for block in network.blocks):
         return network
     return replace(network, groups=tuple(_decoding_group(group) for group in network.groups))
 
@@ -77,7 +79,7 @@ def _decoding_group(group: Group) -> Group:
 
 
 def _decoding_block(block: Block) -> Block:
-    block = replace(block, shards_stream=False)
+    block = replace(block, shards_stream=False, attention=replace(block.attention, exchange="gather"))
     if not isinstance(block.mlp, RoutedMlp):
         return block
     experts = block.mlp.experts.with_all_slots().model_copy(update={"group_length": None})
