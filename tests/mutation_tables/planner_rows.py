@@ -74,6 +74,13 @@ PLANNER_MUTATIONS = (
         ("tests/api/test_live.py",),
     ),
     Mutation(
+        "replicas may have an average that differs on each slice",
+        f"{CORE}/validation/validate_replicas.py",
+        "            spec.optimizer.average is not None,\n",
+        "            False,\n",
+        ("tests/corpus/test_corpus.py::test_each_job_has_all_its_problems",),
+    ),
+    Mutation(
         "the padding of replicas goes unnoticed",
         f"{CORE}/validation/validate_sizes.py",
         "_padding_share(batch, _batch_parts(worst) * worlds)",

@@ -49,7 +49,7 @@ def check_intervals(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def check_unsupported_fields(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """`checkpoint.snapshots`, `checkpoint.restore` and hot standbys must not be set with `parallelism.replicas`."""
+    """Snapshots, `checkpoint.restore`, hot standbys and `optimizer.average` exclude `parallelism.replicas`."""
     if spec.parallelism.replicas is None:
         return
     reasons = {
@@ -63,6 +63,10 @@ def check_unsupported_fields(spec: TrainingJobSpec) -> Iterator[Problem]:
         ),
         "spec.elastic.hotStandby": (spec.elastic.hot_standby, "A world of one slice has no smaller size."),
         "spec.elastic.policy": (spec.elastic.policy != "shrink", "The other slices never stop for a lost one."),
+        "spec.optimizer.average": (
+            spec.optimizer.average is not None,
+            "Each slice would average the steps of one slice alone, and evaluate other tensors than the others.",
+        ),
     }
     for path, (is_set, reason) in reasons.items():
         if is_set:
@@ -88,6 +92,6 @@ def warn_of_memory(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
 RULES = (
     Rule(("parallelism.replicas", "slices", "training.globalBatchSize", "training.batchSchedule"), check_batches),
     Rule(("parallelism.replicas", "checkpoint.save", "evaluation"), check_intervals),
-    Rule(("parallelism.replicas", "checkpoint", "elastic"), check_unsupported_fields),
+    Rule(("parallelism.replicas", "checkpoint", "elastic", "optimizer.average"), check_unsupported_fields),
 )
 PLAN_WARNINGS = (PlanWarning((*SIZE_FIELDS, "runtime.resources.memory"), warn_of_memory),)
