@@ -60,6 +60,7 @@ OBSTACLES: dict[str, tuple[str, dict[str, Any], str]] = {
     "wide heads before Hopper": ("nvidia-a100-80gb", {"key_width": 192}, "at most 128"),
     "wide heads of a GPU that is not built in": ("nvidia-a10g", {"key_width": 256}, "at most 128"),
     "narrow values before Hopper": ("nvidia-a100-80gb", {"value_width": 64}, "as wide as keys"),
+    "heads of latent attention": ("nvidia-h100", {"key_width": 192}, "as wide as keys"),
     "chunks with a window": ("tpu-v5e", {"scope": CausalScope(chunk=1024, window=128)}, "no chunks with a window"),
     "odd shards": ("tpu-v5e", {"context": 3, "length": 128 * 64}, "multiple of 128"),
 }
@@ -76,12 +77,12 @@ def test_what_the_accelerator_s_kernel_cannot_compute_runs_in_chunks(
     assert reason in choice.reason
 
 
+WIDE_HEADS = {"key_width": 256, "value_width": 256}
 ABILITIES: dict[str, tuple[str, dict[str, Any], str]] = {
     "window": ("nvidia-h100", {"scope": CausalScope(window=1024)}, "cudnn"),
-    "latent heads": ("nvidia-h100", {"key_width": 192}, "cudnn"),
-    "wide heads on an H200": ("nvidia-h200", {"key_width": 256}, "cudnn"),
-    "wide heads on a B200": ("nvidia-b200", {"key_width": 256}, "cudnn"),
-    "wide heads on a GB200": ("nvidia-gb200", {"key_width": 256}, "cudnn"),
+    "wide heads on an H200": ("nvidia-h200", WIDE_HEADS, "cudnn"),
+    "wide heads on a B200": ("nvidia-b200", WIDE_HEADS, "cudnn"),
+    "wide heads on a GB200": ("nvidia-gb200", WIDE_HEADS, "cudnn"),
     "narrow heads of a GPU that is not built in": ("nvidia-a10g", {}, "cudnn"),
     "everything on a TPU": (
         "tpu-v5p",

@@ -90,8 +90,7 @@ def _choose(name: KernelName, reason: str) -> KernelChoice[KernelName]:
 
 def _find_cudnn_obstacle(case: AttentionCase) -> str:
     """Return why cuDNN cannot compute attention. Empty: it can."""
-    is_old = not case.accelerator.startswith(FROM_HOPPER)
-    widest = 128 if is_old else 256
+    widest = 256 if case.accelerator.startswith(FROM_HOPPER) else 128
     obstacles = {
         "cuDNN computes in bfloat16 only": case.compute_bytes != BFLOAT16_BYTES,
         "cuDNN has no soft cap": case.has_soft_cap,
@@ -102,7 +101,8 @@ def _find_cudnn_obstacle(case: AttentionCase) -> str:
         f"cuDNN needs a head width that is at most {widest} and a multiple of 8": case.key_width > widest
         or case.key_width % 8 != 0
         or case.value_width % 8 != 0,
-        "cuDNN needs values as wide as keys on this GPU": is_old and case.key_width != case.value_width,
+        # `jax.nn.dot_product_attention` rejects other values before cuDNN sees them, on all GPUs.
+        "cuDNN needs values as wide as keys": case.key_width != case.value_width,
     }
     return next((obstacle for obstacle, applies in obstacles.items() if applies), "")
 

@@ -84,6 +84,18 @@ def test_a_step_with_cudnn_attention_lowers_for_a_gpu(layout: Layout, monkeypatc
     assert len(re.findall("@__cudnn", lowered)) == 2  # forward and backward
 
 
+@pytest.mark.thorough
+def test_a_step_with_latent_attention_lowers_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX passes no values to cuDNN that are narrower than keys."""
+    monkeypatch.setattr("jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version", lambda: 91000)
+    latent = {"keyValueRank": 16, "ropeDim": 8, "noRopeDim": 16, "valueDim": 16}
+    model = {"model__numKvHeads": None, "model__headDim": None, "model__latentAttention": latent}
+    gpu = {"slices__accelerator": "nvidia-h100", "precision__compute": "bfloat16"}
+    step, arguments = trace(describe(training__sequenceLength=512, **model, **gpu), LAYOUTS["one device"])
+
+    assert "@__cudnn" not in step.trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
+
+
 @pytest.mark.parametrize(("changes", "has_scores"), [(PLAIN, True), (CHUNKED, False)])
 def test_only_plain_attention_materializes_the_scores(changes: dict[str, Any], has_scores: bool) -> None:
     step, arguments = trace(describe(**changes), LAYOUTS["one device"])
