@@ -21,6 +21,13 @@ TRAINER_MUTATIONS = (
         ("tests/trainer/compile_report/test_compile_report.py::test_a_chip_is_one_device",),
     ),
     Mutation(
+        "a loss of the user leaves the modules of further tokens untrained",
+        f"{TRAINER}/entrypoint.py",
+        "if network.prediction and not model.has_predicted:",
+        "if network.prediction and model.has_predicted:",
+        ("tests/trainer/test_entrypoint.py",),
+    ),
+    Mutation(
         "the experts of stages share a product, which XLA for TPUs rejects",
         f"{TRAINER}/kernels/grouped_matmul.py",
         "            return multiply_rows(rows, self._matrices[name], sizes_E)\n",

@@ -99,13 +99,32 @@ def test_a_function_that_returns_anything_else_is_named(
     assert caught.value.path == ("spec.objective.zLoss" if changes else "spec.program.entrypoint")
 
 
-def replace(monkeypatch: pytest.MonkeyPatch, function: Any, case: str) -> Any:
+def replace(monkeypatch: pytest.MonkeyPatch, function: Any, case: str, **changes: Any) -> Any:
     """Return a spec whose function is replaced by another one."""
-    spec = spec_with(program=focal("0") | {"config": {"case": case}})
+    spec = spec_with(program=focal("0") | {"config": {"case": case}}, **changes)
     assert spec.program
     loaded = load_entrypoint(spec.program)._replace(function=function, sources=Path(__file__))
     monkeypatch.setattr(sys.modules["trainingjob_trainer.entrypoint"], "load_entrypoint", lambda program: loaded)
     return spec
+
+
+FURTHER_TOKENS = {"model__multiTokenPrediction": {"depth": 1}}
+
+
+def test_a_loss_that_trains_no_modules_of_further_tokens_is_rejected() -> None:
+    with pytest.raises(TrainingError) as caught:
+        next(Run(spec_with(program=focal("0"), **FURTHER_TOKENS), ONE).train(1))
+
+    message = "must not be set, because the loss of `spec.program.entrypoint` runs no module of further tokens."
+    assert str(caught.value).startswith(message)
+    assert caught.value.path == "spec.model.multiTokenPrediction"
+
+
+@pytest.mark.thorough
+def test_a_loss_may_change_the_builtin_one_of_further_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = replace(monkeypatch, lambda context: StepParts(loss=context.loss), "further", **FURTHER_TOKENS)
+
+    assert losses(spec, ONE) == pytest.approx(losses(spec_with(**FURTHER_TOKENS), ONE))
 
 
 def clip(state: State) -> State:

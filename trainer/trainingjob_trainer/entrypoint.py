@@ -22,7 +22,12 @@ from trainingjob_trainer.models.sharded_model import Hidden, ShardedModel
 from trainingjob_trainer.objectives.batch_sums import choose_objective
 from trainingjob_trainer.objectives.objective import Objective, Terms, add_load_balance, metric_names
 from trainingjob_trainer.objectives.teacher import AnyTeacher
-from trainingjob_trainer.runtime.entrypoint_module import entrypoint_error, explain_errors, load_entrypoint
+from trainingjob_trainer.runtime.entrypoint_module import (
+    ENTRYPOINT_PATH,
+    entrypoint_error,
+    explain_errors,
+    load_entrypoint,
+)
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.state import Batch, Controls, State, StepMetrics, TrainStep
 
@@ -108,6 +113,13 @@ def choose_parts(spec: TrainingJobSpec, mesh: Mesh, network: Network, teacher: A
             terms = loss(model, params, batch)
         if error := _find_error(terms, metrics):
             raise entrypoint_error(name, f"the loss must return {error}.")
+        if network.prediction and not model.has_predicted:  # weight decay alone would change the modules
+            message = (
+                f"must not be set, because the loss of `{ENTRYPOINT_PATH}` runs no module of further tokens. Remove "
+                "it, or add what `context.loss` returns to the loss."
+            )
+            options = network.prediction.options.model_dump(by_alias=True)
+            raise TrainingError(FailureReason.CONFIG, message, path="spec.model.multiTokenPrediction", value=options)
         return terms
 
     return Parts(compute, metrics, wrap_step)

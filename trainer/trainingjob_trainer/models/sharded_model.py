@@ -101,6 +101,8 @@ class ShardedModel:
         self._num_stages = mesh.shape["stage"]
         self._context = mesh.shape["context"]
         self._vocab_axis = "vocab"
+        self.has_predicted = False
+        """Whether the modules of further tokens have run."""
 
     def run(
         self,
@@ -271,6 +273,7 @@ class ShardedModel:
 
         Each depth has its own module and norm. A token has no weight if the sequence or its document ends first.
         """
+        self.has_predicted = True
         routing = jax.tree.map(jnp.zeros_like, hidden.routing)
         seeds = None if batch.seeds is None else jax.vmap(lambda seeds_R: mix_name(seeds_R, PREDICTION))(batch.seeds)
         positions, segments = self.order_tokens(batch.positions, batch.segment_ids)
