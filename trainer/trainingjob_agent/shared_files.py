@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 APPENDED = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-POD_FOLDERS = ("/proc", "/sys", "/dev", "/etc", "/run/secrets", "/var/run/secrets")
+POD_FOLDERS = ("/proc", "/sys", "/dev", "/etc/trainingjob", "/run/secrets", "/var/run/secrets")
 """Folders of the pod with its variables, credentials and devices. No volume of a job is mounted there."""
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  # a folder whose files only this job writes
 NUMBER_PATTERN = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)

@@ -134,7 +134,7 @@ def test_tokenizer_files_are_read_again_if_the_volume_may_recover(
 
 LINKS: dict[str, tuple[str, str]] = {
     "variables": ("/proc/self/environ", f"/proc/{os.getpid()}/environ"),
-    "a file of the image": ("/etc/passwd", "/etc/passwd"),
+    "a file of the kernel": ("/proc/version", "/proc/version"),
 }
 
 
@@ -168,10 +168,12 @@ def test_a_pipe_that_replaces_a_file_is_not_waited_for(tmp_path: Path) -> None:
     assert "a.jsonl is not a regular file. Leave it out" in str(fail(lambda: list(read_documents(file))))
 
 
-def test_a_link_to_another_volume_and_a_path_of_the_pod_are_read(tmp_path: Path) -> None:
-    grow(tmp_path, **{"a.txt": "-> ../far/a.txt", "../far/a.txt": "far"})
-    (linked,) = find(tmp_path).files
-    (named,) = find(Path("/etc/passwd")).files
+def test_links_to_another_volume_and_to_the_image_and_a_path_of_the_pod_are_read(tmp_path: Path) -> None:
+    """Debian links a file of Python's library to `/etc`."""
+    grow(tmp_path, **{"a.txt": "-> ../far/a.txt", "../far/a.txt": "far", "b.txt": "-> /etc/passwd"})
+    linked, of_image = find(tmp_path).files
+    (named,) = find(Path("/proc/version")).files
 
     assert list(read_documents(linked)) == [b"far"]
-    assert list(read_documents(named)) == [Path("/etc/passwd").read_bytes()]
+    assert list(read_documents(of_image)) == [Path("/etc/passwd").read_bytes()]
+    assert list(read_documents(named)) == [Path("/proc/version").read_bytes()]
