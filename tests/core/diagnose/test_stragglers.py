@@ -59,6 +59,7 @@ LATE: dict[str, Case] = {
     "no world": ([], None, None),
     "named before, still a little late": (waiting(0.4, 0.2, 0.4), known_at(1), (1, 0.2)),
     "another was named before": (waiting(0.4, 0.2, 0.4), known_at(0), None),
+    "named before, others wait less than twice as long": (waiting(0.42, 0.22, 0.42), known_at(1), (1, 0.2)),
     "named before, no longer late": (waiting(0.4, 0.3, 0.4), known_at(1), None),
     "longer than the step, by rounding": (waiting(1.1, 0.1, 1.2), None, (1, 0.9)),
 }

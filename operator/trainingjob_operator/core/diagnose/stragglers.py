@@ -24,7 +24,7 @@ type Reason = Literal["SlowStep", "CpuStarved"]
 MIN_DIFFERENCE, MIN_KEPT_DIFFERENCE = 0.25, 0.15
 """Difference to the next host, as a share of time, from which a straggler is named and stays named. Noise is lower."""
 MAX_RATIO = 0.5
-"""Maximum ratio of the smaller to the larger of two metrics. Above it there is no straggler."""
+"""Maximum ratio of the smaller to the larger of two metrics. Above it no straggler is named."""
 
 
 class HostMetric(NamedTuple):
@@ -95,8 +95,11 @@ def _find_outlier(
     (value, member_view), (next_value, _), *_ = sorted(measured, key=lambda pair: pair[0], reverse=is_most)
     small, large = sorted((value, next_value))
     ratio = round(large - small, 3)
-    margin = MIN_KEPT_DIFFERENCE if _is_same_host(known, member_view) else MIN_DIFFERENCE
-    return DetectedStraggler(member_view, reason, ratio) if ratio >= margin and small <= MAX_RATIO * large else None
+    if _is_same_host(known, member_view):
+        is_far = ratio >= MIN_KEPT_DIFFERENCE
+    else:
+        is_far = ratio >= MIN_DIFFERENCE and small <= MAX_RATIO * large
+    return DetectedStraggler(member_view, reason, ratio) if is_far else None
 
 
 def _is_same_host(known: Straggler | None, member_view: MemberView) -> bool:
