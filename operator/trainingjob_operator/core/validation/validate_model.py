@@ -183,6 +183,16 @@ def warn_of_long_windows(spec: TrainingJobSpec) -> Iterator[Problem]:
             yield Problem(f"{MODEL}.attention.{name}", size, message, (f"{LENGTH}: {size + 1}",))
 
 
+def warn_of_unused_rope(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Rotary positions have no effect where no layer has them."""
+    model, layers = spec.model, spec.model.layers
+    kinds = (*layers.leading, *layers.pattern) if layers else ()
+    if model.rope == Rope() or "rope" in (model.positions, *(kind.positions for kind in kinds)):
+        return
+    reason = f"the layers have {quote_field(f'{MODEL}.positions', model.positions)}"
+    yield Problem(f"{MODEL}.rope", None, has_no_effect(reason), (f"{MODEL}.positions: rope",))
+
+
 _HEADS = ("model.numHeads", "model.numKvHeads", "model.headDim", "model.embedDim", "model.latentAttention")
 
 
@@ -208,4 +218,7 @@ RULES = (
     Rule(("model.mlp",), check_mlp),
     Rule(("model.init",), check_matrix_init),
 )
-WARNINGS = (Rule(("model.attention", "training.sequenceLength"), warn_of_long_windows),)
+WARNINGS = (
+    Rule(("model.attention", "training.sequenceLength"), warn_of_long_windows),
+    Rule(("model.rope", "model.positions", "model.layers"), warn_of_unused_rope),
+)
