@@ -5,6 +5,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,8 +18,8 @@ from tests.mutation_tables.tables import MUTATIONS
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("operator", "trainer", "crds", ".")
 TIMEOUT_SECONDS = 300
-TESTS_FAILED = 1
-"""How pytest ends where tests failed; anything else is a mistake in the table."""
+NOTICED = (1, -signal.SIGSEGV, -signal.SIGABRT)
+"""How pytest ends where tests failed, or ended the process. Anything but success is else a mistake in the table."""
 
 
 def find_stale(mutations: Iterable[Mutation]) -> list[str]:
@@ -55,7 +56,7 @@ def survives(row: Mutation, copy: Path) -> bool:
         return False  # it hangs: that is noticed too
     finally:
         path.write_text(good)
-    if ended.returncode not in (0, TESTS_FAILED):
+    if ended.returncode not in (0, *NOTICED):
         raise SystemExit(f"{row.name}: pytest cannot run {row.tests}:\n{ended.stdout.decode()[-2000:]}")
     return ended.returncode == 0
 

@@ -38,7 +38,11 @@ def test_each_guarantee_has_tests_and_a_mutation_that_they_kill(guarantee: Guara
 
 EXAMPLE = "def double(x: int) -> int:\n    return x * 2\n"
 TEST = "from sample import double\n\n\ndef test_it() -> None:\n    assert double(2) == 4\n"
-ROWS = {"noticed": ("x * 3", False), "equivalent": ("x + x", True)}
+ROWS = {
+    "noticed": ("x * 3", False),
+    "equivalent": ("x + x", True),
+    "ends the process": ("__import__('os').abort()", False),
+}
 
 
 @pytest.mark.thorough
