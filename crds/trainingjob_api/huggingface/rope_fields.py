@@ -41,10 +41,8 @@ def flatten_rope(config: Config, *, by_kind: bool) -> Config:
         flat |= {THETA: flat[SCALING][THETA]} if flat[SCALING].get(THETA) is not None else {}
         flat[SCALING] = _name_kind(_without_theta(flat[SCALING]))
     _check_partial(flat)
-    if (
-        isinstance(flat.get(SCALING), dict) and flat.get(ORIGINAL) is not None
-    ):  # `transformers` prefers it to that of the scaling
-        flat[SCALING] |= {ORIGINAL: flat[ORIGINAL]}
+    if isinstance(flat.get(SCALING), dict) and flat.get(ORIGINAL) is not None:
+        flat[SCALING] |= {ORIGINAL: flat[ORIGINAL]}  # `transformers` prefers it to that of the scaling
     return flat
 
 
