@@ -29,7 +29,7 @@ OPERATOR_GUARANTEES = (
     Mutation(
         "an invalid edit makes the hosts wait",
         f"{SHELL}/invalid_jobs.py",
-        "directive = directive or rebuild_directive(status, uid, pods, self._hub.heartbeat_state(key))",
+        "directive = directive or rebuild_directive(status, uid, pods, heartbeats)",
         "directive = directive or JobDirective(Directive.WAIT)",
         ("tests/shell/test_reconcile_edges.py::test_a_bad_edit_leaves_what_runs_alone_and_is_taken_back",),
     ),

@@ -117,6 +117,7 @@ async def test_one_replica_trains_on_without_the_other() -> None:
     await sim.run(2 * IDLE_REQUEUE_SECONDS)
     assert sim.status.phase == "Invalid"
     assert all(replica.ended for replica in sim.status.replicas)
+    assert not any(attempt.seconds for attempt in sim.status.attempts), "the goodput is that of the job"
     repair(sim)
     await sim.run_until_step(sim.newest_step + 20)
 

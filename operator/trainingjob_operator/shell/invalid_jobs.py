@@ -12,6 +12,7 @@ from trainingjob_api.protocol import Directive
 from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.core.decide.child_maintenance import list_invalid_deletions
 from trainingjob_operator.core.manifests import Manifest, get_value
+from trainingjob_operator.core.observe.heartbeats import HeartbeatState
 from trainingjob_operator.core.observe.pods import ObjectProblem, Pod, read_pods
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.report.invalid_completion import completed_status, is_complete
@@ -54,6 +55,8 @@ class _InvalidJob:
     status: TrainingJobStatus
     children: Children | None
     pods: Sequence[Pod] | None
+    heartbeats: HeartbeatState
+    """Those after the children were read: hosts may have reported meanwhile."""
     directive: JobDirective | None
     now: datetime
 
@@ -89,7 +92,7 @@ class InvalidJobs:
             text = "no world is started or recovered until the spec is valid: " + "; ".join(problems)
             await self._emit_events(job, (JobEvent(Reason.INVALID_SPEC, text, is_warning=True),))
         invalid = await self._observe(job, uid, key, generation, status, now)
-        if is_complete(status, invalid.directive, self._hub.heartbeat_state(key), generation):
+        if is_complete(status, invalid.directive, invalid.heartbeats, generation):
             return await self._complete(invalid)
         if get_value(job, "spec", "suspend") is True:
             return await self._suspend(invalid)
@@ -108,9 +111,10 @@ class InvalidJobs:
             with suppress(MissingKindError):  # without JobSet there are no hosts
                 children = await self._read_children(job)
                 pods = read_pods(children, now)
-                # Hosts may have reported meanwhile.
-                directive = directive or rebuild_directive(status, uid, pods, self._hub.heartbeat_state(key))
-        return _InvalidJob(job, uid, key, generation, status, children, pods, directive, now)
+        heartbeats = self._hub.heartbeat_state(key)
+        if pods is not None:
+            directive = directive or rebuild_directive(status, uid, pods, heartbeats)
+        return _InvalidJob(job, uid, key, generation, status, children, pods, heartbeats, directive, now)
 
     async def _complete(self, invalid: _InvalidJob) -> float:
         status = completed_status(invalid.status, invalid.generation, invalid.now)
@@ -123,7 +127,7 @@ class InvalidJobs:
         """Report that the worlds of a job have ended, if they have, and release the hosts that remain in them."""
         if invalid.directive is None or invalid.pods is None:
             return False
-        end = find_stop(invalid.directive, invalid.pods, self._hub.heartbeat_state(invalid.key))
+        end = find_stop(invalid.directive, invalid.pods, invalid.heartbeats)
         if end is None:
             return False
         status = stopped_status(invalid.status, end, invalid.generation, invalid.now)
@@ -136,7 +140,7 @@ class InvalidJobs:
     async def _suspend(self, invalid: _InvalidJob) -> float:
         """Let the hosts of an invalid job leave, then delete its JobSets and its preparation."""
         uid, key, now, children = invalid.uid, invalid.key, invalid.now, invalid.children or Children()
-        directive, heartbeats = invalid.directive or JobDirective(Directive.WAIT), self._hub.heartbeat_state(key)
+        directive, heartbeats = invalid.directive or JobDirective(Directive.WAIT), invalid.heartbeats
         end = find_suspension_end(invalid.status, directive, heartbeats, invalid.pods or (), now)
         operations = list_invalid_deletions(children, uid, heartbeats, now) if end else ()
         has_children = bool(operations or children.pods)

@@ -126,9 +126,9 @@ def list_published_files(tokenizer: Tokenizer) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     if tokenizer.path is not None:
         path = Path(tokenizer.path)
-        names = [name for name in FOLDER_FILES if (path / name).is_file()]
-        places = {name: path / name for name in names}
-        if tokenizer.type != HUGGING_FACE:
+        if tokenizer.type == HUGGING_FACE:
+            places = {name: path / name for name in FOLDER_FILES if (path / name).is_file()}
+        else:
             places = {published_name(tokenizer): path}
         try:
             files = {name: _read_file(place) for name, place in places.items()}

@@ -63,8 +63,11 @@ def _record_restore(attempts: Attempts, generation: int, restored: int, tier: Ti
 
 
 def add_seconds(attempts: Attempts, before: Goodput, after: Goodput) -> Attempts:
-    """Return the attempts with the seconds that each bucket gained, added to the current world."""
-    if not attempts or attempts[-1].ended:
+    """Return the attempts with the seconds that each bucket gained, added to the current world.
+
+    No world of a replica has seconds: the goodput is that of the job, in which several train at once.
+    """
+    if not attempts or attempts[-1].ended or attempts[-1].slice is not None:
         return attempts
     seconds_by_bucket = dict(attempts[-1].seconds)
     for bucket, seconds in after.seconds.items():

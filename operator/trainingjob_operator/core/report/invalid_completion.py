@@ -13,9 +13,8 @@ from trainingjob_operator.core import goodput
 from trainingjob_operator.core.diagnose.health import WorldEnd
 from trainingjob_operator.core.observe.heartbeats import HeartbeatState
 from trainingjob_operator.core.reasons import Reason
-from trainingjob_operator.core.report import attempts
 from trainingjob_operator.core.report.conditions import derive_conditions, merge_conditions
-from trainingjob_operator.core.report.invalid_suspension import end_all_worlds
+from trainingjob_operator.core.report.invalid_suspension import count_time, end_all_worlds
 from trainingjob_operator.core.report.job_events import JobDirective
 from trainingjob_operator.core.report.outcome_messages import ALL_TRAINED
 from trainingjob_operator.core.report.situation import Situation, Stage
@@ -51,14 +50,13 @@ def completed_status(status: TrainingJobStatus, generation: int, now: datetime) 
     """Return the status of an invalid job that has succeeded. Its condition Valid stays false."""
     situation = Situation(Stage.SUCCEEDED, Reason.COMPLETED, ALL_TRAINED, "", None)
     end = WorldEnd(Cause(reason=Reason.COMPLETED, message=ALL_TRAINED), is_planned=True)
-    counted = goodput.count_until_now(status, now)
-    spent = attempts.add_seconds(status.attempts, status.goodput, counted)
-    return end_all_worlds(status.model_copy(update={"attempts": spent}), end, now).model_copy(
+    counted = count_time(status, now)
+    return end_all_worlds(counted, end, now).model_copy(
         update={
             "phase": situation.stage.value,
             "conditions": merge_conditions(status.conditions, derive_conditions(situation), generation, now),
-            "goodput": counted.model_copy(update={"current": situation.bucket}),
-            "running_seconds": round(goodput.unsuspended_seconds(counted), 3),
+            "goodput": counted.goodput.model_copy(update={"current": situation.bucket}),
+            "running_seconds": round(goodput.unsuspended_seconds(counted.goodput), 3),
             "completion_time": format_time(now),
             "display": status.display.model_copy(update={"reason": Reason.COMPLETED, "eta": ""}),
         }

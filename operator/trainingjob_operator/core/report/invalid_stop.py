@@ -10,7 +10,6 @@ from typing import assert_never
 from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_api.status.world_status import Cause
 from trainingjob_api.world import World
-from trainingjob_operator.core import goodput
 from trainingjob_operator.core.diagnose.health import (
     Completed,
     Drained,
@@ -28,9 +27,8 @@ from trainingjob_operator.core.observe.heartbeats import HeartbeatState
 from trainingjob_operator.core.observe.members import match_members
 from trainingjob_operator.core.observe.pods import Pod
 from trainingjob_operator.core.reasons import Reason
-from trainingjob_operator.core.report import attempts
 from trainingjob_operator.core.report.conditions import ConditionUpdate, merge_conditions
-from trainingjob_operator.core.report.invalid_suspension import end_all_worlds
+from trainingjob_operator.core.report.invalid_suspension import count_time, end_all_worlds
 from trainingjob_operator.core.report.job_events import JobDirective
 from trainingjob_operator.core.report.situation import Stage
 
@@ -71,16 +69,15 @@ def describe_stop(end: WorldEnd) -> str:
 
 def stopped_status(status: TrainingJobStatus, end: WorldEnd, generation: int, now: datetime) -> TrainingJobStatus:
     """Return the status of an invalid job after all its worlds have ended."""
-    counted = goodput.count_until_now(status, now)
-    spent = attempts.add_seconds(status.attempts, status.goodput, counted)
+    counted = count_time(status, now)
     updates: list[ConditionUpdate] = [
         ("Running", "False", Reason.INVALID_SPEC, describe_stop(end)),
         ("Degraded", "False", Reason.INVALID_SPEC, ""),
     ]
-    return end_all_worlds(status.model_copy(update={"attempts": spent}), end, now).model_copy(
+    return end_all_worlds(counted, end, now).model_copy(
         update={
             "phase": Stage.INVALID.value,
             "conditions": merge_conditions(status.conditions, updates, generation, now),
-            "goodput": counted.model_copy(update={"current": Bucket.DOWN}),
+            "goodput": counted.goodput.model_copy(update={"current": Bucket.DOWN}),
         }
     )

@@ -100,17 +100,22 @@ def suspended_status(
     others: list[ConditionUpdate] = [
         (kind, "False", Reason.SUSPENDED, "") for kind in ("Queued", "Running", "Degraded")
     ]
-    counted = goodput.count_until_now(status, now)
-    spent = attempts.add_seconds(status.attempts, status.goodput, counted)
-    status = status.model_copy(update={"attempts": spent})
-    return (end_all_worlds(status, end, now) if end else status).model_copy(
+    counted, bucket = count_time(status, now), Bucket.RESIZING if end is None else Bucket.SUSPENDED
+    return (end_all_worlds(counted, end, now) if end else counted).model_copy(
         update={
             "phase": stage.value,
             "conditions": merge_conditions(status.conditions, [suspended, *others], generation, now),
             "leaving_since": None if end else status.leaving_since or format_time(now),
-            "goodput": counted.model_copy(update={"current": Bucket.RESIZING if end is None else Bucket.SUSPENDED}),
+            "goodput": counted.goodput.model_copy(update={"current": bucket}),
         }
     )
+
+
+def count_time(status: TrainingJobStatus, now: datetime) -> TrainingJobStatus:
+    """Return the status with the time until now in its goodput, and in the attempt of its world."""
+    counted = goodput.count_until_now(status, now)
+    spent = attempts.add_seconds(status.attempts, status.goodput, counted)
+    return status.model_copy(update={"attempts": spent, "goodput": counted})
 
 
 def end_all_worlds(status: TrainingJobStatus, end: WorldEnd, now: datetime) -> TrainingJobStatus:

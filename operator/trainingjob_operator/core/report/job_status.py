@@ -96,7 +96,7 @@ def next_status(
     if isinstance(decision, Claim):
         attempts = attempt_records.add_attempt(attempts, decision.world, now)
     replicas = update_replicas(plan, seen, decision, None if situation.bucket else end, now) if seen.replicas else None
-    if replicas:  # no world of a replica has seconds: the goodput is that of the job, in which several train at once
+    if replicas:
         attempts = replicas.attempts
         goodput_now = _move_lost_steps(previous, _count_repeated_steps(previous, attempts), goodput_now)
     is_waiting_to_start = previous.start_time is None and plan.spec.suspend
